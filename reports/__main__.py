@@ -55,7 +55,7 @@ def carry_out(arguments: Sequence[str] | None) -> ExitCode:
         write_text(options.out, html.render(history, cases, issues))
         print(options.out)
     elif options.command == "site":
-        print(site.write(history, options.out, issues)[0])
+        print(site.write(history, options.out, issues, cases)[0])
     else:
         _summary(options, history, cases, issues)
     return ExitCode.PASS

@@ -9,11 +9,11 @@ import importlib.resources
 import itertools
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from reports import changes, frames, growth, packing, tables, trends, wording
@@ -64,10 +64,16 @@ class Stages:
     rows: list[tuple[str, list[tuple[float, str]]]]
 
 
-def render(history: History, cases: Iterable[CaseTuple] = (), issues: Sequence[Issue] = ()) -> str:
+def render(
+    history: History,
+    cases: Iterable[CaseTuple] = (),
+    issues: Sequence[Issue] = (),
+    leaves: Mapping[str, str] | None = None,
+) -> str:
     """The whole page. Every text in it is escaped, whatever it holds; the same input gives the same page.
 
-    cases: every run of a case, as History.case_rows gives them. issues: those known upstream."""
+    cases: every run of a case, as History.case_rows gives them. issues: those known upstream. leaves: of a site, the
+    address of each subject's page, by its anchor."""
     all_subjects = subjects(history, issues)
     causes = cards(all_subjects, issues, load())
     parts = (
@@ -77,12 +83,27 @@ def render(history: History, cases: Iterable[CaseTuple] = (), issues: Sequence[I
         | _matrix(history, all_subjects)
         | _record(history)
         | _cases(history, cases)
+        | {"leaves": leaves or {}}
     )
-    return _environment().get_template("page.html").render(parts)
+    return template("page.html").render(parts)
 
 
-def _looks() -> Parts:
-    styles, scripts = ([_resource(name) for name in names] for names in (STYLES, SCRIPTS))
+def render_leaves(history: History, all_subjects: Sequence[Subject], texts: Mapping[str, str]) -> dict[str, str]:
+    """A page for each subject, by its anchor, in the same design. texts: of issues, by anchor. Links to another subject
+    or a section lead to the report, which is one folder up."""
+    leaf = template("site.html")
+    parts = _looks(SCRIPTS[:1]) | _matrix(history, all_subjects)
+    pages_of = {}
+    for page in parts["pages"]:
+        anchor = page.subject.anchor
+        title = {"title": page.subject.name, "subtitle": _subtitle(history)}
+        text = leaf.render(parts | title | {"page": page, "leaves": {}, "issue": texts.get(anchor, "")})
+        pages_of[anchor] = text.replace('href="#', 'href="../index.html#').replace("../index.html#main", "#main")
+    return pages_of
+
+
+def _looks(script_names: Sequence[str] = SCRIPTS) -> Parts:
+    styles, scripts = ([_resource(name) for name in names] for names in (STYLES, script_names))
     return {
         "styles": list(map(Markup, styles)),
         "scripts": list(map(Markup, scripts)),
@@ -241,6 +262,11 @@ def _said(square: Square) -> str:
 
 def _rank(state: str) -> int:
     return [state_name for state_name, _ in MEANINGS].index(state)
+
+
+def template(name: str) -> Template:
+    """One of this package's files as a template, which escapes what it prints."""
+    return _environment().get_template(name)
 
 
 @functools.cache

@@ -1,22 +1,18 @@
-"""The report as a small static site: an index, one page a finding under a name that stays, and badges. For a host of
-static pages; the single file (html.py) stays."""
+"""The report as a small static site: the report itself as its index, one page a finding under a name that stays, and
+badges. For a host of static pages."""
 
 from __future__ import annotations
 
-import functools
-import importlib.resources
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
-
-from reports import changes, wording
-from reports.events import Square, release_and_engine, target_order
+from reports import html, wording
+from reports.events import release_and_engine, target_order
+from reports.frames import CaseTuple
 from reports.issue import Material, issue
-from reports.subjects import Subject, range_of, subjects
+from reports.subjects import Subject, subjects
 from repro.cases.atomic_file import write_text
 from repro.cases.codec import BadSeed, loads
 from repro.ledger.known import Issue
@@ -25,44 +21,32 @@ from repro.ledger.read import History
 FOLDER = "findings"
 _COLORS = {"failing": "#c0392b", "passing": "#2e7d32", "nothing measured": "#777777"}
 _CHARACTER = 6.6  # pixels of one in a badge's font
-_EVENTS_MAX = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """The page of one subject. name: its file's, without .html. state: the word of its badge. ranges: where it fails,
-    by engine, in words. issue: its issue text, if there is a case to write one of."""
+    """The page of one subject. name: its file's, without .html. state: the word of its badge. issue: its issue text, if
+    there is a case to write one of."""
 
     subject: Subject
     name: str
     state: str
-    ranges: tuple[str, ...]
-    squares: tuple[Square, ...]
-    command: str
     issue: str
 
 
-def write(history: History, out: Path, issues: Sequence[Issue] = ()) -> list[Path]:
+def write(history: History, out: Path, issues: Sequence[Issue] = (), cases: Iterable[CaseTuple] = ()) -> list[Path]:
     """Write all pages and badges; their paths, the index first. Files of an earlier site whose findings are gone stay,
     as somebody may have linked to them. OSError if the disk refuses."""
-    pages = leaves(history, issues)
-    template = _environment().get_template("site.html")
-    style = Markup(_resource("site.css"))
+    every = leaves(history, issues)
+    names = {leaf.subject.anchor: f"{FOLDER}/{leaf.name}.html" for leaf in every}
+    texts = {leaf.subject.anchor: leaf.issue for leaf in every}
     files = {
-        "index.html": template.render(
-            leaves=pages,
-            leaf=None,
-            style=style,
-            headline=changes.headline(history, [page.subject for page in pages]),
-            up="",
-        ),
-        "badge.svg": badge("eagleeye", _overall(pages)),
+        "index.html": html.render(history, cases, issues, names),
+        "badge.svg": badge("eagleeye", _overall(every)),
     }
-    for leaf in pages:
-        files[f"{FOLDER}/{leaf.name}.html"] = template.render(
-            leaves=pages, leaf=leaf, style=style, headline=[], up="../"
-        )
-        files[f"{FOLDER}/{leaf.name}.svg"] = badge(leaf.name, leaf.state)
+    pages = html.render_leaves(history, [leaf.subject for leaf in every], texts)
+    files |= {names[anchor]: text for anchor, text in pages.items()}
+    files |= {f"{FOLDER}/{leaf.name}.svg": badge(leaf.name, leaf.state) for leaf in every}
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         write_text(out / name, text)
@@ -78,31 +62,16 @@ def badge(label: str, state: str) -> str:
     """A small picture of two words."""
     color = next((color for word, color in _COLORS.items() if word in state), "#777777")
     widths = [round(len(text) * _CHARACTER) + 12 for text in (label, state)]
-    return _environment().get_template("badge.svg").render(label=label, state=state, widths=widths, color=color)
+    return html.template("badge.svg").render(label=label, state=state, widths=widths, color=color)
 
 
 def _leaf(subject: Subject) -> Leaf:
-    targets = [target for target, square in subject.squares.items() if square.fails]
-    command = wording.replay_command(subject.minimal.path or "SEED.json", (targets or ["RELEASE/ENGINE"])[-1])
-    return Leaf(
-        subject=subject,
-        name=stable_name(subject),
-        state=_state(subject),
-        ranges=tuple(text for engine in ("emulated", "cuda", "toy") if (text := _range(subject, engine))),
-        squares=tuple(subject.squares[target] for target in sorted(subject.squares, key=target_order)),
-        command=command,
-        issue=_issue(subject),
-    )
+    return Leaf(subject=subject, name=stable_name(subject), state=_state(subject), issue=_issue(subject))
 
 
 def stable_name(subject: Subject) -> str:
     """The same from report to report, whatever else the ledger holds."""
     return re.sub(r"[^a-z0-9]+", "-", subject.anchor.removesuffix(".json").lower()).strip("-") or subject.kind
-
-
-def _range(subject: Subject, engine: str) -> str:
-    span = range_of(subject, engine)
-    return f"{engine}: {span}" if span else ""
 
 
 def _state(subject: Subject) -> str:
@@ -129,21 +98,3 @@ def _issue(subject: Subject) -> str:
     except BadSeed:  # what a campaign wrote before it was stored as a seed file
         about = {}
     return issue(Material(case=minimal.case, about=about, subject=subject))
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        loader=FunctionLoader(_resource),
-        finalize=lambda value: value if isinstance(value, Markup) else wording.printable(str(value)),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(shortened=wording.shortened, folder=FOLDER, events_max=_EVENTS_MAX)
-    return environment
-
-
-def _resource(name: str) -> str:
-    return importlib.resources.files("reports").joinpath(name).read_text(encoding="utf-8")

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 # Where a browser must be there, as in continuous integration: its absence is then an error and no skip.
 REQUIRED = "EAGLEEYE_NEED_BROWSER"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -44,6 +46,17 @@ def axe() -> str:
     found = importlib.util.find_spec("axe_playwright_python")
     assert found is not None and found.origin is not None
     return Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+
+
+def required() -> Iterator[Any]:
+    """For a fixture: a running browser; where there is none, its tests are skipped, or fail if REQUIRED is set."""
+    why = lacking()
+    if why and os.environ.get(REQUIRED):
+        pytest.fail(f"{REQUIRED} is set, and {why}")
+    if why:
+        pytest.skip(why)
+    with browser() as started:
+        yield started
 
 
 @contextmanager

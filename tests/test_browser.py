@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,13 +31,7 @@ BYTES_MAX = 5_000_000
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    why = browsers.lacking()
-    if why and os.environ.get(browsers.REQUIRED):
-        pytest.fail(f"{browsers.REQUIRED} is set, and {why}")
-    if why:
-        pytest.skip(why)
-    with browsers.browser() as started:
-        yield started
+    yield from browsers.required()
 
 
 @pytest.fixture(scope="module")
