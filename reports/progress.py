@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from reports.wording import counted, duration, one_line
+from reports.wording import counted, duration, one_line, pace
 from repro.traces.campaign import CampaignFinding, Progress
 
 PLAIN_EVERY = 5.0  # seconds between plain lines: enough to see life, few enough to read a log
@@ -74,9 +74,9 @@ def line(progress: Progress) -> str:
     """0.5.13/emulated: 81 cases, 5.1/s, 202 replays, transitions 34 of 61, 0 findings; running."""
     if not progress.cases:
         return one_line(f"{progress.target}: no case yet, {duration(progress.seconds)}; {progress.doing}")
-    rate = progress.cases / progress.seconds if progress.seconds else 0.0
     return one_line(
-        f"{progress.target}: {counted(progress.cases, 'case')}, {rate:.1f}/s, {counted(progress.replays, 'replay')}, "
+        f"{progress.target}: {counted(progress.cases, 'case')}, {pace(progress.cases, progress.seconds)}, "
+        f"{counted(progress.replays, 'replay')}, "
         f"transitions {progress.transitions} of {progress.transitions_possible}, "
         f"{counted(len(progress.findings), 'finding')}, {duration(progress.seconds)}; {progress.doing}"
     )

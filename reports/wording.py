@@ -78,6 +78,12 @@ def rate(campaign: Campaign) -> str:
     return f"{campaign.cases / campaign.seconds:.1f}" if campaign.seconds else "-"
 
 
+def pace(number: int, seconds: float) -> str:
+    """Cases in a time: 5.1/s, or 0.4 a minute where that says more."""
+    rate = number / seconds if seconds else 0.0
+    return f"{rate:.1f}/s" if rate >= 0.2 or not rate else f"{60 * rate:.1f} a minute"
+
+
 def bug_name(oracle: str, where: str) -> str:
     """The name of a finding: the oracle, and the place if it named one."""
     return f"{oracle}: {where}" if where else oracle

@@ -21,7 +21,7 @@ import pytest
 from reports import html
 from reports.events import target_order
 from reports.records import history_of
-from reports.wording import printable
+from reports.wording import pace, printable
 from repro.cases import codec
 from repro.cases.case import Target
 from repro.traces.campaign import Campaign, Replay
@@ -183,6 +183,10 @@ def test_page_can_be_heard(name: str) -> None:
     assert all(tag.get("aria-label") or tag.get("type") == "reset" for tag in page.tagged("button"))
     named = {tag.get("for") for tag in page.tagged("label")}
     assert {tag.get("id") for tag in page.tagged("input") + page.tagged("select")} <= named
+
+
+def test_a_slow_pace_is_in_minutes() -> None:
+    assert [pace(81, 16), pace(1, 152), pace(0, 5), pace(3, 0)] == ["5.1/s", "0.4 a minute", "0.0/s", "0.0/s"]
 
 
 def test_page_says_what_is_known() -> None:

@@ -1,4 +1,4 @@
-"""WCAG 2.1 AA, as far as rules can tell, of a site, whose index is the report: wide, on a phone, by day and by night."""
+"""WCAG 2.1 AA, as far as rules can tell, of a site, whose index is the report: wide, on a phone, by day, by night."""
 
 from __future__ import annotations
 
