@@ -1,5 +1,5 @@
-"""The recurrent states that the graph leaves for a batch's requests match those of eager, request by request, within
-the noise measured on eager."""
+"""The recurrent states that the graph leaves for a batch's requests match those of eager; after a verify's commit, both
+match sequential decoding of the accepted tokens. Request by request, within measured noise."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from oracles.tolerance import is_rounding, limit
 from oracles.trace_index import Record, Wrong, conclude_each, text
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Status, Verdict
-from repro.traces.paths import VARIANTS, Recorded
+from repro.traces.paths import BOTH, VARIANTS, Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "state_values"
+# Decoding the accepted tokens one after another, and the same with token embeddings moved by noise.
+SEQUENTIAL, NUDGED = "sequential", "sequential_nudged"
 DOUBT = "eager moves by more than rounding"
 Floats = npt.NDArray[np.float64]
 Kinds = Mapping[str, Array]
@@ -52,10 +54,12 @@ def _pairs(record: Record, step: int) -> Iterator[Pair]:
     for name, array in record.path(step, Recorded.STATE_VALUES).items():
         path, _, kind = name.partition(".")
         paths.setdefault(path, {})[kind] = array
-    if Recorded.GRAPH in paths and Recorded.EAGER in paths:
-        variants = [paths[path] for path in VARIANTS if path in paths]
-        graph, eager = paths[Recorded.GRAPH], paths[Recorded.EAGER]
-        yield Pair(step=step, paths=(Recorded.GRAPH, Recorded.EAGER), got=graph, want=eager, variants=variants)
+    against = {Recorded.EAGER: VARIANTS, SEQUENTIAL: (NUDGED,)}
+    for other, nudged in against.items():
+        for path in BOTH:
+            if path != other and path in paths and other in paths:
+                variants = [paths[name] for name in nudged if name in paths]
+                yield Pair(step=step, paths=(path, other), got=paths[path], want=paths[other], variants=variants)
 
 
 def _differences(pair: Pair, dtype: str) -> Iterator[tuple[Wrong, bool]]:
@@ -89,4 +93,5 @@ def _wrong(pair: Pair, kind: str, row: int, column: int, values: tuple[Floats, F
         f"In step {pair.step} the {kind} state that {path} leaves to row {row} is {got} at [{column}], by {other} "
         f"{want} (allowed {text(allowed)})."
     )
-    return Wrong(where=f"{kind} states of {path}", detail=detail, cell=cell)
+    behind = " behind a commit" if other == SEQUENTIAL else ""
+    return Wrong(where=f"{kind} states of {path}{behind}", detail=detail, cell=cell)

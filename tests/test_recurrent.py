@@ -9,10 +9,11 @@ import pytest
 
 from fuzz.mutation.sites import mutants
 from oracles.catalogue import judge_all
-from repro.cases.case import Case, Target, engine_refuses
+from repro.cases.case import Case, Step, Target, accepted_max, engine_refuses
 from repro.cases.families import GDN, fitted
 from repro.cases.layout import state_rows, state_slots
 from repro.cases.release_list import NEWEST
+from repro.cases.tree import descent
 from repro.traces.finding import Status
 from repro.traces.trace import Termination
 from runners.processes.pool import Pool
@@ -22,7 +23,23 @@ from tests.builders.cases import PADDED, PAIR, SINGLE, setup_of, step
 TARGET = Target(NEWEST, "emulated")
 BACKEND = "sglang/srt/layers/attention/hybrid_linear_attn_backend.py"
 DECODE = fitted(setup_of("decode", capture_bs=(4,), family=GDN))
+COMMITS = "sglang/srt/speculative/spec_utils.py"
+VERIFY = fitted(setup_of("verify", capture_bs=(4,), family=GDN))
+# Of the statement that is not inside another one's branch.
+ACCEPTED_LAST = " " * 16 + "last_correct_step_indices=last_correct_step_indices"
+MORE = f"{ACCEPTED_LAST.rstrip()} + 1"
 CASE = Case(setup=DECODE, steps=(step(*SINGLE), replace(step(*PADDED), layout=3), replace(step(*PAIR), layout=5)))
+
+ACCEPTED = Case(
+    setup=VERIFY,
+    steps=(
+        step(*SINGLE),
+        Step(
+            requests=tuple(replace(r, accepted=number) for number, r in enumerate(step(*PADDED).requests)),
+            layout=3,
+        ),
+    ),
+)
 
 
 def test_state_slots_belong_to_requests_and_move_with_the_layout() -> None:
@@ -60,6 +77,19 @@ def failing(pool: Pool, case: Case) -> set[tuple[str, str]]:
     return {(v.oracle, v.where) for v in judge_all(case, trace) if v.status is Status.FAIL}
 
 
+def test_accepted_drafts_matter_to_a_verify_of_recurrent_layers_alone() -> None:
+    assert accepted_max(VERIFY) == 3
+    assert accepted_max(replace(VERIFY, family="")) == accepted_max(DECODE) == 0
+    #      0
+    #    1   2      The links of a tree: the first child of each token, and its next sibling.
+    #   3 4
+    links = np.array([1, 3, -1, -1, -1]), np.array([-1, 2, -1, 4, -1])
+    assert descent(*links, drafts=2, data=0) == [0, 1, 3]
+    assert descent(*links, drafts=1, data=1) == [0, 2]
+    assert descent(*links, drafts=3, data=1) == [0, 2]  # no further draft
+    assert descent(*links, drafts=0, data=5) == [0]
+
+
 @pytest.mark.emulated(NEWEST)
 def test_oracles_see_states_that_are_not_the_requests_own() -> None:
     """A padded row whose state is written; state slots that stay those of the capture."""
@@ -70,3 +100,14 @@ def test_oracles_see_states_that_are_not_the_requests_own() -> None:
         assert ("state_writes", "graph: temporal of padding") in failing(pool, CASE)
         pool.change(planted(BACKEND, replayed, "list[bs - 1],", "list[bs - 1].clone(),"))
         assert ("state_values", "temporal states of graph") in failing(pool, CASE)
+
+
+@pytest.mark.emulated(NEWEST)
+def test_oracles_see_a_commit_of_other_tokens() -> None:
+    """A verify that commits one token too many."""
+    with Pool(TARGET, timeout_s=120) as pool:
+        assert failing(pool, ACCEPTED) == set()
+        pool.change(planted(COMMITS, "commit_mamba_states_after_verify", ACCEPTED_LAST, MORE))
+        seen = failing(pool, ACCEPTED)
+        assert ("state_values", "temporal states of graph behind a commit") in seen
+        assert {oracle for oracle, _ in seen} == {"state_values"}

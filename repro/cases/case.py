@@ -209,7 +209,8 @@ def elsewhere_max(setup: Setup) -> int:
 
 def accepted_max(setup: Setup) -> int:
     """The most drafts that a verify can accept, where that matters: one a level of the tree, whose root is no draft."""
-    return min(setup.num_steps, setup.num_draft_tokens - 1) if RUNNER_FACTS[setup.runner].accepts else 0
+    matters = RUNNER_FACTS[setup.runner].accepts or (setup.runner == "verify" and is_recurrent(setup))
+    return min(setup.num_steps, setup.num_draft_tokens - 1) if matters else 0
 
 
 @functools.lru_cache(maxsize=1024)

@@ -66,7 +66,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
     ),
     GDN: FamilyFacts(
         what="Qwen3-Next: layers of gated delta rule (GDN), whose state lies beside the KV cache, and full ones",
-        backends={"decode": ("triton", "flashinfer", "fa3")},
+        backends=dict.fromkeys(("decode", "verify"), ("triton", "flashinfer", "fa3")),
         algorithms=("EAGLE",),
         recurrent=True,
         # Of bfloat16 Triton's interpreter knows nothing, and recurrent layers are Triton's over every backend.
@@ -92,7 +92,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "GLM-4.5 in the float64 reference": "no model of it, so that nothing but graph against eager judges its values",
     "DeepSeek-V3.2, GLM-5 (DSA)": "no stand-in for deep_gemm, and the index cache is not held",
     "DeepSeek-V4": "no stand-in for its planning kernels",
-    "Qwen3-Next in verify, draft and draft-extend": "the states that a verify leaves are not committed yet",
+    "Qwen3-Next in draft and draft-extend": "its next-token layer has no state; not tried",
     "Qwen3.5 (GDN), Kimi-Linear (KDA), Nemotron-H (Mamba2)": "no configuration",
     "gpt-oss over flashinfer": "sglang has no such server",
     "DFLASH, DSPARK": "no adapter drives their workers",

@@ -40,6 +40,21 @@ def ancestors(setup: Paged, selected: Ints, parents: Ints) -> Ints:
     return attends
 
 
+def descent(next_token: Ints, next_sibling: Ints, drafts: int, data: int) -> list[int]:
+    """A way from the root down through so many drafts, or as many as there are: at each token to a child that `data`
+    picks. The links are those of `linked`."""
+    way = [0]
+    while len(way) <= drafts:
+        children, child = list[int](), int(next_token[way[-1]])
+        while child != NONE and child not in children:
+            children.append(child)
+            child = int(next_sibling[child])
+        if not children:
+            break
+        way.append(children[data % len(children)])
+    return way
+
+
 def linked(next_token: Ints, next_sibling: Ints) -> list[int]:
     """The parent of each token, by the links from a token to its first child and from a child to its next sibling: NONE
     for a token that no link reaches, TWICE for one that two links reach, and for the root if a link leaves the tree."""

@@ -241,8 +241,9 @@ class Recorded(StrEnum):
         "that it changed.")
     STATE_VALUES = PathRow("state_values", When.STEP, sessions=RECURRENT, oracle="state_values",
         arrays="PATH.KIND float32 [raw_bs, n]",
-        meaning="The states that each path left the requests, by kind; of variants of eager where graph and "
-        "eager differ.")
+        meaning="The states that each path left the requests, by kind, in verify behind the commit of their `accepted` "
+        "tokens; of variants of eager where graph and eager differ. sequential, sequential_nudged: in the last step, "
+        "what decoding these tokens one by one leaves, and with nudged token embeddings.")
     GUARD = PathRow("guard", When.STEP, engines=EVERY,
         arrays="intact int64 []; NAME, NAME.want uint8 [n]",
         meaning="intact: bytes of guard bands that are unchanged after the graph ran. For each buffer with changed "

@@ -95,6 +95,9 @@ def load(release: str, runner: str) -> Adapter:
         eager=part("eager"),
         neutral=part("neutral"),
         prepare=part("prepare", None),
+        accepted=part("accepted", None),
+        commit=part("commit", None),
+        decode=part("DECODE", None),
     )
 
 

@@ -234,12 +234,23 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """The parts of an adapter that decode a token of each request, eagerly."""
+
+    inputs: Callable[[Setup, Ints, Sequence[Request]], Given]
+    batch: Callable[[Live, Rows], Any]
+    eager: Callable[[Live, Any], Outputs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
     """The functions that drive one generation of sglang, each of a module of this package.
 
     build: construct workers for a setup. capture: build the graph runner, which captures.
     batch: make a ForwardBatch of rows. graph, eager: run one. neutral: what padded rows hold where it is not zero.
-    prepare: what other models make of the rows before the call, as further tensors of them.
+    prepare: what other models make of the rows before the call, as further tensors of them. accepted, commit: of
+    recurrent layers, which tokens of a batch's trees are accepted, and what follows the call then. decode: the parts
+    of the adapter that decodes the same model's tokens one by one.
     """
 
     name: str
@@ -251,3 +262,6 @@ class Adapter:
     eager: Callable[[Live, Any], Outputs]
     neutral: Callable[[Live], Mapping[str, int]]
     prepare: Callable[[Live, Rows], Mapping[str, torch.Tensor]] | None = None
+    accepted: Callable[[Any, Sequence[Request]], list[list[tuple[int, int]]]] | None = None
+    commit: Callable[[Live, Any, Sequence[Sequence[tuple[int, int]]]], None] | None = None
+    decode: Decode | None = None

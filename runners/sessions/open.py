@@ -20,6 +20,7 @@ import torch
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup, Target, engine_refuses
+from repro.cases.families import is_recurrent
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines import building
 from runners.engines.active import engine
@@ -59,7 +60,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     kernels = BACKEND_FACTS[setup.backend]
     if refusal := engine_refuses(setup, target.engine):
         raise Unsupported(refusal)
-    if kernels.names_cuda:
+    if kernels.names_cuda or is_recurrent(setup):  # up to 0.5.19 the states of drafts are made there by name
         engine.accept_literal_cuda()
     if kernels.reads_pages:
         fa3.listen()

@@ -20,13 +20,17 @@ from runners.sessions.history import Launched
 from runners.sessions.inputs import Inputs
 from runners.sessions.observe.observer import Call, Observer
 
+Path = Sequence[tuple[int, int]]  # down a tree, its tokens' numbers there and what they are
+
 
 class Passes:
-    """All passes of one step. whole: observers see what takes as long as half a call, too."""
+    """All passes of one step. whole: observers see what takes as long as half a call, too. paths: what is accepted of
+    each request's tree, once a call has been made whose recurrent states are committed."""
 
     def __init__(self, inputs: Inputs, observers: Sequence[Observer], *, whole: bool) -> None:
         self.inputs, self.observers, self.whole = inputs, observers, whole
         self.captured, self.staging, self.watch = inputs.captured, inputs.staging, inputs.watch
+        self.paths: list[list[tuple[int, int]]] = []
 
     def run_twin(self) -> bool:
         """Run the call in another history, where one is known and the call is seen whole; True if it was run."""
@@ -57,6 +61,18 @@ class Passes:
             with captured.timed("graph", self.watch):
                 outputs = captured.adapter.graph(captured.runner, call.batch)
         return self._ended(call, outputs)
+
+    def _commit(self, call: Call) -> None:
+        """Commit the recurrent states of the tokens that are accepted, as a worker does behind the call."""
+        captured, requests = self.captured, self.inputs.requests
+        accepted, commit = captured.adapter.accepted, captured.adapter.commit
+        if not (requests and captured.states.rows and accepted and commit):
+            return
+        self.staging.hold()
+        self.watch.at(call.number, f"commit behind {call.path}")
+        with captured.timed("eager", self.watch):
+            self.paths = accepted(call.batch, requests)
+            commit(captured.live, call.batch, self.paths)
 
     def run_eager(self, path: Recorded, rows: Rows, *, after: str = "", alone: bool = False) -> list[str]:
         """An eager pass, and the names of its outputs; it leaves its KV cache behind. after: the stage before, if its
@@ -123,4 +139,5 @@ class Passes:
     def _ended(self, call: Call, outputs: Outputs) -> list[str]:
         for observer in self.observers:
             observer.after(call, outputs)
+        self._commit(call)
         return sorted(call.asked(outputs))

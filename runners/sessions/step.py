@@ -12,7 +12,7 @@ from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import HostArrays
 from runners.recording.observer import Refused, Watch
-from runners.sessions import noise
+from runners.sessions import noise, sequential
 from runners.sessions.captured import Captured
 from runners.sessions.inputs import Inputs
 from runners.sessions.observe.guard import see_bands
@@ -104,6 +104,8 @@ class Step:
         see_bands(self.staging, captured.bands, came)
         asks = self._compare(came, by_graph, by_eager)
         self.staging.hold()
+        if self.passes.paths and (self.referred or self.passes.whole):
+            sequential.see(self.passes)
         if asks and by_graph == by_eager:
             moments = {Recorded.EAGER: snapshots.EAGER, Recorded.GRAPH: snapshots.GRAPH}
             self._ask_reference(came, by_eager, {path: snapshots.kept(moment) for path, moment in moments.items()})

@@ -3,9 +3,13 @@ that a GPU launches."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib
+import inspect
 import os
 import sys
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +20,18 @@ from repro.cases.layout import state_rows
 
 _UTILS = ("sglang.srt.utils", "sglang.srt.utils.common")
 _LINEAR = "sglang.srt.layers.attention.linear"
+_FILE = "mamba_state_scatter_triton"
 # Modules that ask while they are imported whether they run on a CPU, and would then import its native code.
 _ASK = ("kernels.gdn_triton", "kernels.kda_triton", "gdn_backend", "kda_backend")
+
+
+# Functions that launch Triton's kernels for tensors on a GPU alone.
+_SCATTERS = ("fused_mamba_state_scatter_with_mask", "fused_conv_window_scatter_with_mask", "fused_commit_track_indices")
+_BY_DEVICE = (
+    ("sglang.srt.speculative.spec_utils", "_verify_commit_step_indices"),
+    *((f"sglang.srt.layers.attention.mamba.{_FILE}", name) for name in _SCATTERS),
+    *((f"sglang.kernels.ops.mamba.{_FILE}", name) for name in _SCATTERS),
+)
 
 
 def prepare(setup: Setup, device: str) -> None:
@@ -37,9 +51,24 @@ def prepare(setup: Setup, device: str) -> None:
     finally:
         for module, is_cpu in zip(utils, answers, strict=True):
             vars(module)["is_cpu"] = is_cpu
+    for module_name, function in _BY_DEVICE:
+        with contextlib.suppress(ModuleNotFoundError):  # it has another place in this release
+            _take_cpu(vars(importlib.import_module(module_name)).get(function))
     for name, module in list(sys.modules.items()):
         if name.startswith("sglang.srt.models.") and getattr(module, "_is_cpu", False):
             vars(module)["_is_cpu"] = False
+
+
+def _take_cpu(function: Any) -> None:
+    """Have a function take tensors of a CPU for those of a GPU. None where this release has no such function."""
+    if function is None or ".is_cuda" not in (source := textwrap.dedent(inspect.getsource(function))):
+        return
+    tree = ast.parse(source.replace(".is_cuda", ".is_cpu"))
+    code = function.__code__
+    ast.increment_lineno(tree, code.co_firstlineno - 1)
+    scope = dict(function.__globals__)
+    exec(compile(tree, code.co_filename, "exec"), scope)
+    function.__code__ = scope[function.__name__].__code__
 
 
 def arguments(setup: Setup) -> dict[str, Any]:

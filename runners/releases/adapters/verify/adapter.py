@@ -16,10 +16,12 @@ from sglang.srt.speculative.eagle_info import EagleVerifyInput
 from runners.engines.standins import tree
 from runners.releases.adapters.decode import adapter as decode
 from runners.releases.adapters.decode.family import backend
+from runners.releases.adapters.decode.family import given as one_token
 from runners.releases.adapters.draft import adapter as draft
+from runners.releases.adapters.verify.commit import accepted, commit
 from runners.releases.adapters.verify.family import DRAFT, FAMILY
 from runners.releases.forward_pass import forward_batch, replayed, verify_spelling
-from runners.releases.live import Live, Outputs, Rows
+from runners.releases.live import Decode, Live, Outputs, Rows
 from runners.releases.options import adaptive
 from runners.releases.workers import present
 from runners.releases.workers.checkpoint import loaded
@@ -29,7 +31,9 @@ NATIVE = "sgl_build_tree_kernel_efficient"
 # Since 0.5.23 trees are built in a module of the kernels' package.
 _KERNELS = "sglang.kernels.ops.speculative"
 
+__all__ = ["accepted", "commit"]
 build, neutral = present.build, decode.neutral
+DECODE = Decode(inputs=one_token, batch=decode.batch, eager=decode.eager)
 
 
 def capture(live: Live) -> Any:

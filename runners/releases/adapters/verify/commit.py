@@ -1,0 +1,56 @@
+"""The commit that follows a verify of recurrent layers: the worker keeps the states of accepted tokens."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from repro.cases.case import Request
+from repro.cases.tree import descent
+from runners.releases.adapters.verify_eager.family import StandIn
+from runners.releases.forward_pass import verify_spelling
+from runners.releases.live import Live
+
+_SPECULATIVE = "sglang.srt.speculative."
+
+
+def accepted(batch: Any, requests: Sequence[Request]) -> list[list[tuple[int, int]]]:
+    """The tokens of each request's tree that are accepted, the root first: their numbers in it, and what they are."""
+    spec_info, spelling = batch.spec_info, verify_spelling()
+    firsts, siblings = (
+        getattr(spec_info, f"{spelling}_{name}").cpu().numpy() for name in ("next_token", "next_sibling")
+    )
+    tokens = spec_info.draft_token.view(-1, spec_info.draft_token_num).tolist()
+    return [
+        [(node, tokens[row][node]) for node in descent(firsts[row], siblings[row], request.accepted, request.data)]
+        for row, request in enumerate(requests)
+    ]
+
+
+def commit(live: Live, batch: Any, paths: Sequence[Sequence[tuple[int, int]]]) -> None:
+    """Call sglang's own commit: a method of the worker up to 0.5.13, a function since then."""
+    setup, device, count = live.setup, batch.seq_lens.device, len(paths)
+    index = torch.full((count, setup.num_steps + 1), -1, dtype=torch.int32)
+    for row, path in enumerate(paths):
+        nodes = [row * setup.num_draft_tokens + node for node, _ in path]
+        index[row, : len(nodes)] = torch.tensor(nodes, dtype=torch.int32)
+    lengths = torch.tensor([len(path) for path in paths], dtype=torch.int32).to(device)
+    scheduled = StandIn(
+        what="ScheduleBatch",
+        forward_mode=batch.forward_mode,
+        req_pool_indices=batch.req_pool_indices,
+        seq_lens=batch.seq_lens,
+        mamba_track_indices=None,
+    )
+    utils: Any = importlib.import_module(f"{_SPECULATIVE}spec_utils")
+    if hasattr(utils, "commit_mamba_states_after_verify"):
+        tokens = setup.num_draft_tokens
+        utils.commit_mamba_states_after_verify(live.target, scheduled, lengths, index.to(device), tokens)
+        return
+    kind: Any = importlib.import_module(f"{_SPECULATIVE}eagle_worker_v2").EAGLEWorkerV2
+    worker = SimpleNamespace(speculative_num_draft_tokens=setup.num_draft_tokens, target_worker=live.target)
+    kind._mamba_verify_update(worker, scheduled, lengths, index.to(device), count)
