@@ -46,6 +46,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     wrongs = [*_other_backends(case.setup, record), *_other_steps(record)]
     compared = 0
     for step in range(len(case.steps)):
+        wrongs += _another_of_eager(record, step)
         for path in PATHS:
             for call, plan in enumerate(_plans(record, step, path)):
                 compared += 1
@@ -63,6 +64,19 @@ def _other_backends(setup: Setup, record: Record) -> Iterator[Wrong]:
         if not kind.startswith(classes):
             cell = Cell(step=-1, buffer="backend", row=-1, column=-1, got=kind, want=f"{classes}...")
             yield Wrong(where="another backend", detail=f"A worker has a {kind}, and asked for {classes}.", cell=cell)
+
+
+def _another_of_eager(record: Record, step: int) -> Iterator[Wrong]:
+    """Both paths plan with one backend, if each plans once. Layers with a plan of their own have a backend each."""
+    plans = [list(_plans(record, step, path)) for path in PATHS]
+    if any(len(each) != 1 or "backend" not in each[0] for each in plans):
+        return
+    graph, eager = (each[0]["backend"] for each in plans)
+    if int(graph) == int(eager):
+        return
+    cell = Cell(step=step, buffer="backend", row=0, column=0, got=str(int(eager)), want=str(int(graph)))
+    detail = f"In step {step} eager plans with attention backend {cell.got} of the workers, the graph with {cell.want}."
+    yield Wrong(where="eager's backend", detail=detail, cell=cell)
 
 
 def _other_steps(record: Record) -> Iterator[Wrong]:

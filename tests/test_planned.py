@@ -58,6 +58,16 @@ def test_a_backend_of_another_kind_is_named() -> None:
         assert (verdict.status, verdict.where == "planned with another backend") == (status, status is Status.FAIL)
 
 
+def test_eager_plans_with_the_backend_of_the_graph() -> None:
+    case = replace(CASE, setup=replace(SETUP, runner="draft", backend="triton"))
+    sound = toy_trace(CASE)
+    for eager, status in ((3, Status.PASS), (5, Status.FAIL)):
+        paths = {"planned": 3, "planned_eager": eager}
+        seen = (RecordedArray(step=1, path=p, name="backend", array=np.array(n)) for p, n in paths.items())
+        verdict = only(planned.judge, case, replace(sound, seen=(*sound.seen, *seen)))
+        assert (verdict.status, verdict.where == "planned with eager's backend") == (status, status is Status.FAIL)
+
+
 def test_tokens_that_are_planned_with_are_the_batchs() -> None:
     """And behind them those of padded rows, as many as are handed over."""
     trace = toy_trace(CASE)

@@ -77,6 +77,9 @@ class RunnerFacts:
     rank_tokens: Callable[[Paged], int] | None = None
     # Whether it is asked to replay a graph for a batch of no requests.
     idles: bool = False
+    # The first release in which eager takes such a batch as well, which MLP synchronisation pads to the busy rank's;
+    # before, batches are told of ranks in another way.
+    idles_eagerly_since: str = ""
     # False where there is no draft, so that topk and num_steps are 1 and mean nothing.
     speculative: bool = True
     # False where topk is 1; trees: True where it is more.
@@ -180,6 +183,7 @@ RUNNER_FACTS = {
         falls_back=True,
         relocates=True,
         idles=True,
+        idles_eagerly_since="0.5.14",
         asks_hidden=True,
         windowed="target",
         capped=True,
@@ -207,6 +211,7 @@ RUNNER_FACTS = {
         adapts=True,
         relocates=True,
         idles=True,
+        idles_eagerly_since="0.5.14",
         overhangs=True,
         windowed="target",
         capped=True,
@@ -244,6 +249,7 @@ RUNNER_FACTS = {
         adapts=True,
         relocates=True,
         idles=True,
+        idles_eagerly_since="0.5.14",
         overhangs=True,
         windowed="draft",
         capped=True,

@@ -166,10 +166,10 @@ class Recorded(StrEnum):
         meaning="The batch's fields with the names of such buffers.")
     PLANNED = PathRow("planned", When.PLAN, engines=EVERY, numbered=True,
         where="the graph's attention is planned by its backend",
-        arrays="batch_size, seq_lens_sum int64 []; seq_lens, seq_lens_cpu, req_pool_indices int [bs]; out_cache_loc, "
-        "positions int64 [n]; counts of spec_info int [bs]",
+        arrays="batch_size, seq_lens_sum, backend int64 []; seq_lens, seq_lens_cpu, req_pool_indices int [bs]; "
+        "out_cache_loc, positions int64 [n]; counts of spec_info int [bs]",
         meaning="The batch as the attention backend gets it, after padding and before metadata is built: the fields "
-        "that the release passes; buffers may be whole.")
+        "that the release passes; buffers may be whole. backend: its index among the workers' backends.")
     EXTENTS = PathRow("extents", When.PLAN, numbered=True,
         where="the graph's attention is planned by its backend",
         arrays="NAME int64 []",

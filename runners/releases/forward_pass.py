@@ -33,7 +33,10 @@ def plan(backend: Any, batch: Any) -> None:
 
 
 def forward_planned(model_runner: Any, batch: Any) -> Any:
-    """The logits output of an eager pass over metadata that is made first."""
+    """The logits output of an eager pass over metadata that is made first; that of an idle batch sglang makes itself,
+    once MLP synchronisation has padded it (forward_idle)."""
+    if batch.forward_mode.is_idle():
+        return model_runner.forward(batch).logits_output
     plan(model_runner.attn_backend, batch)
     options = {} if hasattr(batch, "mark_forward_metadata_ready") else {"skip_attn_backend_init": True}
     return model_runner.forward(batch, **options).logits_output

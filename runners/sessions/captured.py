@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import numpy as np
@@ -143,11 +143,16 @@ class Captured:
         watch.see(step, Recorded.ASKED, "hidden", np.asarray(0))
         return ""
 
-    def tell_ranks(self, batch: object, step: Step) -> None:
-        """Tell a batch that a graph is to be replayed for what the other rank has, where there is one."""
+    def tell_ranks(self, batch: object, step: Step, *, replayed: bool = True) -> None:
+        """Tell a batch what the other rank has, where there is one. replayed: a graph is to be replayed for it."""
         each = RUNNER_FACTS[self.setup.runner].rank_tokens
         if self.setup.dp_attention and each is not None:
-            dp_ranks.tell(batch, (len(step.requests), step.elsewhere), each(self.setup))
+            tell = dp_ranks.tell if replayed else dp_ranks.tell_unreplayed
+            tell(batch, (len(step.requests), step.elsewhere), each(self.setup))
+
+    def unreplayed_rank(self) -> AbstractContextManager[None]:
+        """While entered, eager passes are this rank's in a group of two, if there is another."""
+        return dp_ranks.unreplayed() if self.setup.dp_attention else nullcontext()
 
     def gathered(self) -> dict[str, torch.Tensor]:
         """The runner's buffers that say how many tokens each rank has, where there are several."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from repro.traces.paths import Recorded
+from runners.engines.active import engine
 from runners.engines.sending import sent
 from runners.engines.staging import HostArrays
 from runners.releases.live import Outputs, Rows
@@ -89,6 +90,14 @@ class Passes:
             with captured.timed("eager", self.watch):
                 outputs = captured.adapter.eager(captured.live, batch)
         return self._ended(call, outputs)
+
+    def run_idle(self, batch: Any) -> None:
+        """The eager pass of a rank without requests, whose batch MLP synchronisation pads. Observers have no row of it
+        to look at."""
+        captured = self.captured
+        self.watch.at(self.inputs.number, Recorded.EAGER)
+        with captured.timed("eager", self.watch), engine.hosted(), captured.unreplayed_rank():
+            captured.adapter.eager(captured.live, batch)
 
     def came(self, stage: str) -> HostArrays:
         """Bring what was seen to the host. stage: what the device is waited for."""

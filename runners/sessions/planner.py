@@ -50,6 +50,7 @@ class Planner:
         backends = attention_backends(roots)
         # Of one that is made of several, the one of the full layers.
         self.kinds = sorted({type(getattr(each, "full_attn_backend", each)).__name__ for each in backends})
+        self._numbers = {id(backend): number for number, backend in enumerate(backends)}
         # As sglang decides it for a deployment: as soon as one of them does. Before 0.5.13 all did.
         self.needs_host_lengths = any(getattr(backend, "needs_cpu_seq_lens", True) for backend in backends)
         for backend in backends:
@@ -60,7 +61,7 @@ class Planner:
     @contextmanager
     def listened(self, listener: Told) -> Iterator[None]:
         """While entered, `listener` is given the number of each call that plans, what the call is given under today's
-        names, and all of it as it is."""
+        names, with the place of its backend among all, and all of it as it is."""
         self.told, self.calls, self.first = listener, 0, None
         try:
             yield
@@ -76,7 +77,8 @@ class Planner:
                 return plan(*args, **kwargs)
             if not self._depth:
                 arguments = signature.bind(*args, **kwargs).arguments
-                self.told(self.calls, view(arguments), arguments | getattr(batch_of(arguments), "__dict__", {}))
+                seen = {**view(arguments), "backend": self._numbers[id(backend)]}
+                self.told(self.calls, seen, arguments | getattr(batch_of(arguments), "__dict__", {}))
                 self.calls += 1
                 self.first = self.first or backend
             self._depth += 1

@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.cases import case
+from repro.cases.releases import release_order
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import HostArrays
 from runners.recording.observer import Refused, Watch
+from runners.releases.catalogue import present_release
 from runners.sessions import noise, sequential
 from runners.sessions.captured import Captured
 from runners.sessions.inputs import Inputs
@@ -72,6 +75,8 @@ class Step:
         if not self.is_replayed():
             if self.asked.requests:
                 self._run_without_graph()
+            else:
+                self._run_idle_without_graph()
             return
         snapshots.take(snapshots.BEFORE)
         try:
@@ -126,13 +131,28 @@ class Step:
         return self.referred or (by_graph == by_eager and noise.apart(captured, came, by_eager, variants))
 
     def _run_idle(self) -> None:
-        """The graph goes over padding alone, and there is nothing for eager."""
+        """The graph goes over padding alone."""
         snapshots = self.captured.snapshots
         self.passes.run_graph()
         self.passes.see_slots(Recorded.GRAPH, snapshots.kept(snapshots.BEFORE))
         snapshots.take(snapshots.GRAPH)
         self._see_states({Recorded.GRAPH: snapshots.GRAPH})
         see_bands(self.staging, self.captured.bands, self.passes.came("graph"))
+        snapshots.put_back(snapshots.BEFORE)
+        self._run_idle_without_graph()
+
+    def _run_idle_without_graph(self) -> None:
+        """Beside a busy rank eager goes over padding as well; otherwise a rank without requests runs nothing."""
+        captured, snapshots = self.captured, self.captured.snapshots
+        since = RUNNER_FACTS[captured.setup.runner].idles_eagerly_since
+        if not self.asked.elsewhere or not since or release_order(present_release()) < release_order(since):
+            return
+        snapshots.take(snapshots.BEFORE)
+        batch = self.inputs.batch(self.inputs.rows.copied())
+        captured.tell_ranks(batch, self.asked, replayed=False)
+        self.passes.run_idle(batch)
+        self.passes.see_slots(Recorded.EAGER, snapshots.kept(snapshots.BEFORE))
+        self.passes.came("eager")
 
     def _run_without_graph(self) -> None:
         """Eager goes on alone, with the same memory."""

@@ -27,7 +27,9 @@ _ANSWERS = {
 # What gives the ranks since 0.5.17, and what of them is another.
 _CONTEXT, _OF_CONTEXT = "get_parallel", {"dp_size": DP_RANKS, "num_dp_ranks": DP_RANKS}
 # What a batch says: that all ranks may replay (by one to three names), their tokens, and their requests.
-_MAY_REPLAY = ("can_run_dp_cuda_graph", "can_run_decode_cuda_graph", "can_run_dp_draft_cuda_graph")
+_MAY_REPLAY = {"can_run_dp_cuda_graph", "can_run_decode_cuda_graph", "can_run_dp_draft_cuda_graph"}
+_BATCHES = "sglang.srt.model_executor.forward_batch_info"
+_PLACE = "dp_slot_in"
 _TOKENS, _REQUESTS = "global_num_tokens_cpu", "original_global_num_tokens_cpu"
 
 
@@ -58,6 +60,30 @@ def tell(batch: Any, requests: Sequence[int], each: int) -> None:
     fields |= {_TOKENS: [each * count for count in requests], _REQUESTS: list(requests)}
     for name in fields.keys() & type(batch).__dataclass_fields__.keys():
         setattr(batch, name, fields[name])
+
+
+def tell_unreplayed(batch: Any, requests: Sequence[int], each: int) -> None:
+    """The same of a batch that no graph takes, as init_new tells it: MLP synchronisation pads it for the busy rank."""
+    tell(batch, requests, each)
+    tokens = [each * count for count in requests]
+    batch.lora_ids = [None] * requests[0]
+    for name in _MAY_REPLAY & type(batch).__dataclass_fields__.keys():
+        setattr(batch, name, False)
+    for name in ("global_num_tokens", "global_num_tokens_for_logprob"):
+        setattr(batch, f"{name}_cpu", list(tokens))
+        setattr(batch, f"{name}_gpu", torch.tensor(tokens, dtype=torch.int64, device=batch.seq_lens.device))
+
+
+@contextmanager
+def unreplayed() -> Iterator[None]:
+    """While entered, MLP synchronisation pads as on a GPU, and this rank's place in a list of both is the first; since
+    0.5.21 sglang asks the group for it, whose size is one here."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(sys.modules[_BATCHES], "_is_cpu", False, create=True))
+        for name, module in [*sys.modules.items()]:
+            if name.startswith("sglang.srt.") and _PLACE in vars(module):
+                stack.enter_context(patch.object(module, _PLACE, lambda ranks: 0))
+        yield
 
 
 def gathered(runner: Any) -> dict[str, torch.Tensor]:

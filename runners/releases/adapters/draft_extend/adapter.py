@@ -115,8 +115,8 @@ def topk(runner: Any) -> int:
 
 
 def eager(live: Live, batch: Any) -> Outputs:
-    returned = forward_planned(family.FAMILY.model_runner(live), batch)
-    return outputs(returned, accepted(batch), live.setup.topk)
+    counts = accepted(batch)
+    return outputs(forward_planned(family.FAMILY.model_runner(live), batch), counts, live.setup.topk)
 
 
 def outputs(returned: Any, counts: torch.Tensor, topk: int) -> Outputs:
