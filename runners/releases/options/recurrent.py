@@ -77,8 +77,9 @@ def arguments(setup: Setup) -> dict[str, Any]:
 
 
 def as_on_gpus(model_runner: Any) -> None:
-    """Have the backend of recurrent layers, once it is built, launch the kernel that finds state slots on a GPU."""
-    backend: Any = getattr(model_runner.attn_backend, "linear_attn_backend", None)
+    """Have the backend of recurrent layers, once it is built, launch the kernel that finds state slots on a GPU.
+    What stands in for several model runners has none."""
+    backend: Any = getattr(getattr(model_runner, "attn_backend", None), "linear_attn_backend", None)
     if hasattr(backend, "_fused_state_indices_ok"):
         pool = model_runner.req_to_token_pool
         backend._fused_state_indices_ok = getattr(pool, "mamba_translate_is_fusable", True)
