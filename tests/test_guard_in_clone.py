@@ -60,5 +60,6 @@ def test_a_pull_request_that_breaks_a_runner(tmp_path: Path) -> None:
     assert page in job.summary.read_text() and page.count("<summary>Case ") == 1
     (command,) = set(re.findall(r"python -m repro run (\S+) --target (\S+@emulated)", page + job.log))
     assert command[1] == "./sglang/python@emulated" and read(artifact / command[0]).case.setup.runner == "kv_move"
+    assert (tmp_path / "bin" / "comment-17.md").read_text() == page
     for text in (page, *(line for line in job.log.splitlines() if "repro run" in line or "::error" in line)):
         assert str(tmp_path) not in text and str(PROJECT) not in text

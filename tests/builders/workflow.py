@@ -65,7 +65,7 @@ class Job:
             self.codes[name] = code
             known[f"steps.{name}.outcome"] = "failure" if code else "success"
             known |= {f"steps.{name}.outputs.{key}": text for key, text in outputs.items()}
-            good = good and not code
+            good = good and (not code or bool(step.get("continue-on-error")))
             if contexts.get("github.action_path"):
                 self.action_outputs = {name: text for name, text in known.items() if name.startswith("steps.")}
         return good
@@ -99,6 +99,7 @@ class Job:
             "GITHUB_ACTIONS": "true",
             "GITHUB_ACTION_PATH": str(self.ours),
             "GITHUB_OUTPUT": str(outputs),
+            "GITHUB_REPOSITORY": self.github.get("repository", ""),
             "GITHUB_STEP_SUMMARY": str(self.summary),
             "RUNNER_TEMP": str(self.folder / "temp"),
         }
