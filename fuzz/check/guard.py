@@ -134,6 +134,7 @@ class Check:
 
     def _run_plan(self, ways: Ways) -> None:
         items = self.checked.plan.items
+        self.tell(f"{len(items)} setups are run on {self.checked.target}, the first of which imports sglang")
         for number, item in enumerate(items):
             ways.foresee([later.cases for later in items[number + 1 :]])
             if item.pair not in self.checked.errors:
