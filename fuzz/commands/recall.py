@@ -28,12 +28,12 @@ from repro.commands.cli import BadInput, Commands, count, say, whole
 from repro.commands.interrupts import ENDS_WITH_INPUT
 from repro.ledger.explain import Explained
 from repro.ledger.run import LedgerRun
-from repro.recall.diagnosis import guesses
-from repro.recall.results import ERROR, FOUND, GUESSES, MISSED, OUT, Result, exit_code, markdown, totals
+from repro.recall.results import ERROR, FOUND, MISSED, OUT, Result, exit_code, markdown, totals
 from repro.recall.rows import BadRows, Row, chosen, load
 from repro.shrinking.confirm import Run
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import lines, origin
+from repro.suspects.ranking import suspects
 from repro.traces.campaign import Campaign, CampaignFinding
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status, Verdict
@@ -238,11 +238,13 @@ def _with_diagnosis(options: argparse.Namespace, row: Row, result: Result, findi
     tools = rig(judge_all, overall, say, timeout_s=options.timeout, log=options.out / row.id / "worker.log")
     with tools.noting(target) as run:
         trace = run(finding.case)
-    failed = [v for v in judge_all(finding.case, trace) if v.fingerprint == finding.fingerprint]
+    verdicts = judge_all(finding.case, trace)
+    failed = [v for v in verdicts if v.fingerprint == finding.fingerprint]
     source = origin(finding.case, trace, failed)
-    named = guesses(finding.case, trace, failed, Path(target.sglang))
+    others = [v for v in verdicts if f"{v.oracle} at {v.where}" not in result.control]
+    named = suspects(finding.case, trace, failed, others, lambda file: (Path(target.sglang) / file).read_text())
     text = list(lines(source))[-1] if source else str(of_run(trace, failed))
-    rank = next((n for n, guess in enumerate(named, start=1) if guess in row.places), 0)
+    rank = next((n for n, suspect in enumerate(named, start=1) if suspect.function in row.places), 0)
     return replace(
         result,
         state=FOUND,
@@ -251,7 +253,7 @@ def _with_diagnosis(options: argparse.Namespace, row: Row, result: Result, findi
         case=finding.at_case,
         seconds=finding.at_seconds,
         first=" ".join(text.split()),
-        guesses=tuple(f"{file}: {name}" for file, name in named[:GUESSES]),
+        guesses=tuple(map(str, named)),
         rank=rank,
         seed=finding.seed,
     )

@@ -20,13 +20,15 @@ from repro.cases.releases import expected
 from repro.commands import cli
 from repro.commands.bisect import found_on, wanted_of
 from repro.commands.cli import TARGET, BadInput, Commands, complain, count, say, seed_file
-from repro.commands.first import named_lines
+from repro.commands.first import likeliest, named_lines
 from repro.commands.options import watched
 from repro.ledger.known import Issue, load
 from repro.ledger.rows import SEED
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import writes
 from repro.shrinking.replay import Outcome, line, outcome_of
+from repro.suspects.clues import Suspect
+from repro.suspects.ranking import listed
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Termination
@@ -81,8 +83,8 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
             if row.runs.judged or row.runs.state is State.ERROR:
                 rig.tell(f"{row.switch.name}: {row.runs.state}")
     paragraph = conclusion(rows, patches, baseline)
-    written = [] if options.without_first else list(_first(rig, subject, _base(rows)))
-    _show(rows, [*summary(rows), *written, paragraph])
+    written, functions = ([], ()) if options.without_first else _first(rig, subject, _base(rows))
+    _show(rows, [*summary(rows), *written, *listed(functions), paragraph])
     code = ExitCode.ERROR if any(row.runs.state is State.ERROR for row in rows) else outcome.exit_code
     if options.json:
         form = {
@@ -96,6 +98,7 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
             "switches": to_json(rows),
             "summary": list(summary(rows)),
             "first": written,
+            "suspects": [suspect.to_json() for suspect in functions],
             "conclusion": paragraph,
         }
         write_text(options.json, json.dumps(form, indent=1) + "\n")
@@ -185,26 +188,26 @@ def _base(rows: Sequence[Row]) -> Target | None:
     return None
 
 
-def _first(rig: Rig, subject: Subject, base: Target | None) -> Iterator[str]:
-    """The first wrong write of this failure, in a run that notes writes; and the same row's in the base."""
+def _first(rig: Rig, subject: Subject, base: Target | None) -> tuple[list[str], tuple[Suspect, ...]]:
+    """The first wrong write of this failure, in a run that notes writes, and the same row's in the base; the functions
+    that are likeliest to hold the mistake."""
     with rig.noting(subject.target) as run:
         trace = run(subject.case)
     if not trace.ended.how.took_place:
-        yield "first wrong write: the case could not be run with writes noted"
-        return
+        return ["first wrong write: the case could not be run with writes noted"], ()
     verdicts = rig.judge(subject.case, trace)
     matching = [v for v in verdicts if v.status is Status.FAIL and named(v) == str(subject.failure)]
     if not matching:
-        yield "first wrong write: the case did not fail so with writes noted"
-        return
-    yield from list(named_lines(subject.case, trace, matching)) or ["no oracle names a first wrong value"]
+        return ["first wrong write: the case did not fail so with writes noted"], ()
+    texts = list(named_lines(subject.case, trace, matching)) or ["no oracle names a first wrong value"]
     cell = of_run(trace, matching).cell
     if base and cell:
         with rig.noting(base) as run:
-            trace = run(subject.case)
-        places = [w.place for w in writes(trace.facts, cell.step) if w.buffer == cell.buffer and w.reaches(cell.row)]
+            of_base = run(subject.case)
+        places = [w.place for w in writes(of_base.facts, cell.step) if w.buffer == cell.buffer and w.reaches(cell.row)]
         by = ", ".join(dict.fromkeys(places)) or "no line of sglang"
-        yield f"on {base}, row {cell.row} of {cell.buffer} is written in call {cell.step} by {by}"
+        texts.append(f"on {base}, row {cell.row} of {cell.buffer} is written in call {cell.step} by {by}")
+    return texts, likeliest(subject.case, trace, matching, verdicts, subject.target, rig)
 
 
 def _show(rows: Sequence[Row], texts: Sequence[str]) -> None:

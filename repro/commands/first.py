@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 
-from repro.cases.case import Case
+from repro.cases.case import Case, Target
 from repro.cases.codec import Seed, read
 from repro.commands import cli
 from repro.commands.cli import BadInput, Commands, say, seed_file
@@ -13,6 +13,8 @@ from repro.commands.options import watched
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import lines, origin
 from repro.shrinking.replay import trouble
+from repro.suspects.clues import Suspect
+from repro.suspects.ranking import listed, suspects
 from repro.traces.exit_codes import ExitCode, of_status
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Trace
@@ -40,6 +42,7 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
         verdicts = rig.judge(case, trace)
     status = rig.overall(verdicts)
     if status is Status.FAIL:
+        failures = [verdict for verdict in verdicts if verdict.status is Status.FAIL]
         lines = list(named_lines(case, trace, verdicts))
         matching = [verdict for verdict in verdicts if _is_own(seed, verdict)]
         for text in lines or ["it fails, and no oracle names a first wrong value"]:
@@ -50,6 +53,8 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
             say("of the failure that the seed was stored for:")
             for text in of_own:
                 say(text)
+        for text in listed(likeliest(case, trace, matching or failures, verdicts, options.target, rig)):
+            say(text)
     else:
         say(f"{options.seed} on {options.target}: {status.name}: there is no wrong value to be named")
     return of_status(status)
@@ -62,6 +67,15 @@ def named_lines(case: Case, trace: Trace, verdicts: Sequence[Verdict]) -> Iterat
         yield from lines(source)
     elif text := str(of_run(trace, verdicts)):
         yield text
+
+
+def likeliest(
+    case: Case, trace: Trace, failures: Sequence[Verdict], verdicts: Sequence[Verdict], target: Target, rig: Rig
+) -> tuple[Suspect, ...]:
+    """The functions of the target that are likeliest to hold the mistake."""
+    return suspects(
+        case, trace, failures, verdicts, lambda file: (rig.source(target) / file).read_text(encoding="utf-8")
+    )
 
 
 def _is_own(seed: Seed, verdict: Verdict) -> bool:

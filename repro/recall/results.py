@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 from repro.recall.rows import FAMILIES, Row
+from repro.suspects.ranking import MOST
 from repro.traces.exit_codes import ExitCode
 
 FOUND, MISSED, OUT, ERROR = "found", "missed", "out of reach", "error"
-# A diagnosis counts where the function is among so many that are named first.
-GUESSES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +69,9 @@ def totals(results: Sequence[Result]) -> Iterator[str]:
         cases, seconds = median(result.case for result in hits), median(result.seconds for result in hits)
         yield f"median: case {cases:g}, {seconds:.0f} s"
         first = [result for result in hits if result.rank == 1]
-        within = [result for result in hits if 0 < result.rank <= GUESSES]
+        within = [result for result in hits if 0 < result.rank <= MOST]
         yield (
-            f"diagnosis: a function that the fix changed comes first in {_of(first, hits)}, among the first {GUESSES} "
+            f"diagnosis: a function that the fix changed comes first in {_of(first, hits)}, among the first {MOST} "
             f"in {_of(within, hits)}"
         )
 

@@ -23,6 +23,8 @@ Array = npt.NDArray[np.generic]
 # The fact that names what an earlier batch left in a tensor and no kernel of the call reads, and what it says of a call
 # where there is none.
 STALE, NOTHING = "stale, no reader known", "nothing"
+# The fact that has the way of a run through sglang (repro/suspects/way.py), where writes are noted.
+PASSED = "passed"
 
 
 class Termination(StrEnum):

@@ -16,7 +16,7 @@ import linecache
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
@@ -171,12 +171,12 @@ def _traced(
     each instruction its first line and column and its last; not of kernels, which an interpreter rewrites."""
     lines = _Lines(prefixes)
     with lines:
-        run_case = open_session(setup, target, _Phases(watch, lines))
+        run_case = open_session(setup, target, Phases(watch, lines.at))
 
     def run(case: Case, watch: Watch) -> None:
         try:
             with lines:
-                run_case(case, _Phases(watch, lines))
+                run_case(case, Phases(watch, lines.at))
         finally:  # what ran before an error ran
             for path, files in lines.seen.items():
                 for file, numbers in files.items():
@@ -208,6 +208,11 @@ class _Lines:
         self.phase = "built_lines"
         self.seen: dict[str, dict[str, set[int]]] = {"built_lines": {}, "lines": {}}
         self._calls: dict[tuple[str, CodeType], _Calls] = {}
+
+    def at(self, step: int, path: str) -> None:
+        """From the capture on, the things that were built are used."""
+        if step >= 0 or path == "capture":
+            self.phase = "lines"
 
     def __enter__(self) -> None:
         sys.settrace(self._called)
@@ -299,15 +304,14 @@ def below_import_root(path: str) -> str:
     return path[start + 1 :] if start >= 0 else ""
 
 
-class _Phases(Watch):
-    """Hands everything on, and says when what was built begins to be used."""
+class Phases(Watch):
+    """Hands everything on, and tells a listener what is under way."""
 
-    def __init__(self, watch: Watch, lines: _Lines) -> None:
-        self._watch, self._lines = watch, lines
+    def __init__(self, watch: Watch, listener: Callable[[int, str], None]) -> None:
+        self._watch, self._listener, self.asked = watch, listener, watch.asked
 
     def at(self, step: int, path: str) -> None:
-        if step >= 0 or path == "capture":
-            self._lines.phase = "lines"
+        self._listener(step, path)
         self._watch.at(step, path)
 
     def see(self, step: int, path: str, name: str, array: Array) -> None:

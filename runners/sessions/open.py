@@ -30,7 +30,7 @@ from runners.releases.adapters.stood_in import stood_in
 from runners.releases.backends import fa3
 from runners.releases.reference import rounding
 from runners.releases.starting import native, traced
-from runners.sessions import memory, mutation, replay, serving
+from runners.sessions import memory, mutation, passed, replay, serving, writes
 from runners.sessions.attribution import not_built
 from runners.sessions.errors import device_waited
 from runners.targets.compiled import COLD
@@ -110,6 +110,11 @@ def _keep_frozen() -> None:
 
 
 def _opener(runner: str) -> OpenSession:
+    opener = _plain_opener(runner)
+    return passed.noted(opener) if writes.ASKED else opener
+
+
+def _plain_opener(runner: str) -> OpenSession:
     facts = RUNNER_FACTS[runner]
     if facts.graph:
         return _replays

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from repro.cases.codec import Seed
 from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected
 from repro.commands.bisect import found_on
+from repro.suspects.ranking import MOST
 from repro.upstream.edits import Edit
 from repro.upstream.findings import load, of_seed
 from repro.upstream.fixes import SEEDS
@@ -32,20 +32,19 @@ from runners.processes.fork_servers import processor_seconds
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explained.md"
 ENGINE = "emulated"
 RIGHT, AMONG, NONE, WRONG, PASSED = "right", "right, among others", "not known", "wrong", "does not fail"
-_LINE = re.compile(r"(sglang/\S+\.py):\d+ in (\w+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of a seed. named: patches that mend it; at_place: whether the first wrong write names a function that
-    the bug's patches change."""
+    """The result of a seed. named: patches that mend it; rank: the place, among the functions likeliest to hold the
+    mistake, of the first that the bug's patches change; 0 if none does."""
 
     seed: str
     release: str
     failure: str
     verdict: str
     named: tuple[str, ...]
-    at_place: bool
+    rank: int
 
 
 def releases(seed: Seed) -> Iterator[str]:
@@ -82,10 +81,11 @@ def result_of(name: str, form: Mapping[str, object]) -> Result:
     failure = form.get("failure")
     assert failure is None or isinstance(failure, dict)
     switches = form.get("switches", [])
-    first = form.get("first", [])
-    assert isinstance(switches, list) and isinstance(first, list)
+    suspects = form.get("suspects", [])
+    assert isinstance(switches, list) and isinstance(suspects, list)
     named = tuple(row["switch"].removeprefix("patch ") for row in switches if row["kind"] == "patch" and row["gone"])
-    places = {(edit.file, edit.function.split(".")[-1]) for edits in true.values() for edit in edits}
+    places = {(edit.file, edit.function) for edits in true.values() for edit in edits}
+    ranks = (n for n, each in enumerate(suspects, start=1) if (each["file"], each["function"]) in places)
     if failure is None:
         verdict = PASSED
     elif not named:
@@ -100,7 +100,7 @@ def result_of(name: str, form: Mapping[str, object]) -> Result:
         failure=f"{failure['oracle']} at {failure['where']}" if failure else "",
         verdict=verdict,
         named=named,
-        at_place=any(place in places for place in _LINE.findall("\n".join(first))),
+        rank=next(ranks, 0),
     )
 
 
@@ -109,11 +109,12 @@ def page(results: Sequence[Result]) -> str:
     fixes = [result for result in judged if result.seed.startswith("pr")]
     counts = Counter(result.verdict for result in judged)
     of_fixes = sum(result.verdict in (RIGHT, AMONG) for result in fixes)
-    places = sum(result.at_place for result in judged)
+    ranked = [result for result in judged if causes(result.seed)]
+    first, among = (sum(0 < result.rank <= most for result in ranked) for most in (1, MOST))
     others = sum(len(set(result.named) - causes(result.seed).keys()) for result in results)
     rows = [
         f"| {result.seed} | {result.release} | {result.failure} | {result.verdict} | "
-        f"{', '.join(result.named) or '-'} | {'yes' if result.at_place else 'no'} |"
+        f"{', '.join(result.named) or '-'} | {result.rank or '-'} |"
         for result in results
     ]
     return "\n".join(
@@ -128,14 +129,15 @@ def page(results: Sequence[Result]) -> str:
             f"- Cause named: {', '.join(f'{counts[key]} {key}' for key in (RIGHT, AMONG, NONE, WRONG))} "
             f"of {len(judged)}.",
             f"- Of the seeds of known fixes (`pr*`): the true one is named for {of_fixes} of {len(fixes)}.",
-            f"- Patches of other bugs that mend a failure: {others}. So often a wrong cause would be named if the "
-            "bug's own patch were not known.",
-            f"- The first wrong write names a function that the bug's patch changes: {places} of {len(judged)}.",
+            f"- Patches of other bugs that mend a failure: {others}. So often a wrong cause would be named if "
+            "the bug's own patch were not known.",
+            f"- Without a known patch: a function that the bug's patch changes comes first in {first} of {len(ranked)}"
+            f", and is among the first {MOST} in {among}.",
             "",
-            "**cause**: right, if each patch that mends the failure belongs to the seed's bug. **line**: whether the "
-            "first wrong write, which knows no patch, names a function that the bug's patch changes.",
+            "**cause**: right, if each patch that mends the failure belongs to the seed's bug. **place**: of the "
+            "functions likeliest to hold the mistake, found without a patch, the first that the bug's patch changes.",
             "",
-            "| seed | release | failure | cause | mended by | line |",
+            "| seed | release | failure | cause | mended by | place |",
             "|---|---|---|---|---|---|",
             *rows,
             "",

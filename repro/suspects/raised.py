@@ -1,0 +1,61 @@
+"""A run that raised: the functions that were being executed, and those behind what they were given."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from repro.suspects.clues import BACKENDS, Clues, Suspect
+from repro.suspects.statements import Does, plain
+from repro.suspects.way import BUILD, CAPTURE
+
+_FRAME = re.compile(r'/(sglang/\S+\.py)", line (\d+), in ')
+_SIZES = re.compile(r"\bsizes?\b|shape|dimension|out of (bounds|range)")
+_WORD = re.compile(r"\b[a-z]\w*_\w+\b")
+# The file of each backend that is driven by name.
+_FILES = {"triton": "triton_backend.py", "fa3": "flashattention_backend.py", "flashinfer": "flashinfer_backend.py"}
+
+
+def raised(clues: Clues) -> Iterator[Suspect]:
+    """Who made a backend that was not asked for; who made what has no room; who leaves out what is None; then the
+    frames, the innermost first."""
+    ended = clues.trace.ended
+    places = [(file, int(line)) for file, line in _FRAME.findall(ended.detail)]
+    frames = [Suspect(clues.at(*place), place[1], "it was running when the run ended") for place in reversed(places)]
+    if any(isinstance(node, ast.Raise | ast.Assert) for node in clues.statements_at(frames[:1])):
+        # It refuses what it is given.
+        frames = [*frames[1:2], *frames[:1], *frames[2:]]
+    last = ended.detail.strip().splitlines()[-1:] or [""]
+    message = last[0]
+    yield from _unasked(clues, frames)
+    if frames and _SIZES.search(message):
+        yield from frames[:1]
+        yield from clues.makers(clues.names_at(frames[0].file, frames[0].line))
+    if "None" in message:
+        yield from _absent(clues, frames, f"{ended.step} {ended.path}", message)
+    yield from frames
+
+
+def _unasked(clues: Clues, frames: Sequence[Suspect]) -> Iterator[Suspect]:
+    """The setup's backend is another one than that which was running."""
+    others = {file for name, file in _FILES.items() if name != clues.case.setup.backend}
+    running = {
+        frame.file for frame in frames if frame.file.startswith(BACKENDS) and frame.file.rpartition("/")[2] in others
+    }
+    for ran in clues.way.during(BUILD, CAPTURE):
+        if ran.file in running and ran.short == "__init__":
+            for caller, line in ran.callers:
+                if caller[0] not in running:
+                    yield Suspect(
+                        caller, line, f"it makes a {ran.function[1].partition('.')[0]}, which was not asked for"
+                    )
+
+
+def _absent(clues: Clues, frames: Sequence[Suspect], phase: str, message: str) -> Iterator[Suspect]:
+    """Functions that make what the message names and are not running themselves, and what has them do so."""
+    names = {plain(word) for word in _WORD.findall(message)}
+    running = {frame.function for frame in frames}
+    for suspect in clues.by_name((phase,), names, (Does.WRITES, Does.MAKES, Does.ASSIGNS), "it makes what is None"):
+        if suspect.file.startswith(BACKENDS) and suspect.function not in running:
+            yield suspect
