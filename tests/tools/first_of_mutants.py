@@ -29,6 +29,8 @@ from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import digest, read
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import Origin, origin
+from repro.suspects.ranking import MOST, suspects
+from repro.suspects.way import outer
 from repro.traces.finding import Status
 from repro.traces.trace import Trace
 from repro.upstream.fixes import SEEDS
@@ -44,7 +46,8 @@ _AROUND = ("cuda_graph_", "_ptr", "_buf", "_buffer")
 class Named:
     """The result of a killed mutant. buffers: that its statement writes, before or after. named: what the first
     wrong value is of, RAISED if sglang raised first, empty if no oracle named one. at_line: whether the line that
-    wrote it or that raised is the statement's."""
+    wrote it or that raised is the statement's. rank: of the changed function among those that are likeliest to hold the
+    mistake, 0 if it is not there."""
 
     mutant: Mutant
     runner: str
@@ -52,6 +55,7 @@ class Named:
     buffers: frozenset[str]
     named: str
     at_line: bool
+    rank: int
 
     @property
     def right(self) -> bool:
@@ -61,7 +65,7 @@ class Named:
     def __str__(self) -> str:
         m = self.mutant
         verdict = "right" if self.right else self.named if self.named == RAISED else "WRONG"
-        verdict += ", at the line" * self.at_line
+        verdict += ", at the line" * self.at_line + f", function {self.rank or 'not named'}"
         names = f"{self.named or 'nothing'} of {', '.join(sorted(self.buffers))}"
         return f"{verdict} {self.runner} {self.oracle}: {names}: {m.file}:{m.line} {m.old} -> {m.new} ({m.id})"
 
@@ -128,17 +132,24 @@ def drawn(
     return ran, found
 
 
-def first_of(mutant: Mutant, case: Case, usual: frozenset[tuple[str, str]], run: Run) -> tuple[str, bool]:
-    """The buffer of the first wrong value of what the unchanged sglang does not do, and whether it is of this line."""
+def first_of(
+    mutant: Mutant, case: Case, usual: frozenset[tuple[str, str]], run: Run, root: Path
+) -> tuple[str, bool, int]:
+    """The buffer of the first wrong value of what the unchanged sglang does not do, whether it is of this line, and
+    the place of the changed function among the likeliest."""
     trace = run(case, {"edit": mutant.change()})
     verdicts = judge_all(case, trace)
     new = [one for one in verdicts if one.status is Status.FAIL and (one.oracle, one.where) not in usual]
+    likeliest = suspects(case, trace, new, new, lambda file: (root / file).read_text())
+    functions = [suspect.function for suspect in likeliest]
+    changed = (mutant.file, outer(mutant.function))
+    rank = functions.index(changed) + 1 if changed in functions else 0
     if any(one.oracle == "ended" for one in new) or not trace.ended.how.took_place:
-        return RAISED, _is_at(of_run(trace, new).place, mutant)
+        return RAISED, _is_at(of_run(trace, new).place, mutant), rank
     if found := origin(case, trace, new):
-        return found.cell.buffer, _is_of(found, mutant)
+        return found.cell.buffer, _is_of(found, mutant), rank
     cell = of_run(trace, new).cell
-    return cell.buffer if cell else "", False
+    return cell.buffer if cell else "", False, rank
 
 
 def _is_of(found: Origin, mutant: Mutant) -> bool:
@@ -186,10 +197,17 @@ def named(runner: str, target: Target, options: argparse.Namespace, wanted: int)
                 print(f"{outcome.state} {mutant.file}:{mutant.line} {mutant.old} -> {mutant.new}", flush=True)
                 continue
             case = by_digest[outcome.case]
-            buffer, at_line = first_of(mutant, case, clean.failures(case, run) or frozenset(), run)
+            usual = clean.failures(case, run) or frozenset()
+            buffer, at_line, rank = first_of(mutant, case, usual, run, sglang_path(target))
             wanted -= buffer != RAISED
             yield Named(
-                mutant=mutant, runner=runner, oracle=outcome.oracle, buffers=buffers, named=buffer, at_line=at_line
+                mutant=mutant,
+                runner=runner,
+                oracle=outcome.oracle,
+                buffers=buffers,
+                named=buffer,
+                at_line=at_line,
+                rank=rank,
             )
 
 
@@ -222,7 +240,9 @@ def main() -> int:
     print(
         f"{len(right)} of {len(silent)} killed mutants are named by the buffer that they write, "
         f"{sum(one.at_line for one in right)} of these with the changed line as its writer; {len(raised)} more end in "
-        f"an exception, {sum(one.at_line for one in raised)} of them at the changed line"
+        f"an exception, {sum(one.at_line for one in raised)} of them at the changed line; the changed function is "
+        f"named first of {sum(one.rank == 1 for one in done)}, among the first {MOST} of "
+        f"{sum(one.rank > 0 for one in done)}"
     )
     return 0 if silent and len(right) >= 0.9 * len(silent) else 1
 
