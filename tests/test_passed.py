@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -80,6 +81,19 @@ def test_functions_lines_and_callers_are_noted_by_what_is_under_way_also_of_a_ru
     assert replay.last < fill.last and 11 not in replay.lines
     assert 11 in next(iter(way.during("1 graph"))).lines
     assert way.of_step(1, "eager") == way.of_step(1) == ["1 graph"]
+
+
+def test_where_lines_are_noted_already_their_tracer_stays(module: ModuleType) -> None:
+    def tracer(frame: object, event: str, argument: object) -> None:
+        pass
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        noted(lambda setup, target, watch: lambda case, watch: None)(SETUP, Target("0.5.23", "emulated"), Silent())
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
 
 
 def test_a_trace_without_it_has_no_way() -> None:

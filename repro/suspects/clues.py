@@ -92,6 +92,11 @@ class Clues:
             if ran.file.startswith(within) and re.search(pattern, ran.short):
                 yield Suspect(ran.function, min(ran.lines, default=0), reason)
 
+    def callers(self, function: Function, phases: Iterable[str], reason: str) -> Iterator[Suspect]:
+        for ran in self.way.during(*phases):
+            for caller, line in ran.callers if ran.function == function else ():
+                yield Suspect(caller, line, reason)
+
     def planners(self, phases: Iterable[str]) -> Iterator[Suspect]:
         """Functions outside of attention backends that have metadata made."""
         for ran in self.way.during(*phases):

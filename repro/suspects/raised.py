@@ -59,8 +59,5 @@ def _absent(clues: Clues, frames: Sequence[Suspect], phase: str, message: str) -
     for suspect in clues.by_name((phase,), names, (Does.WRITES, Does.MAKES, Does.ASSIGNS), "it makes what is None"):
         if suspect.file.startswith(BACKENDS) and suspect.function not in running:
             yield suspect
-            for ran in clues.way.during(phase):
-                of_backend = [
-                    call for call in ran.callers if call[0][0] == suspect.file and ran.function == suspect.function
-                ]
-                yield from (Suspect(caller, line, "it has this made") for caller, line in of_backend)
+            callers = clues.callers(suspect.function, (phase,), "it has this made")
+            yield from (caller for caller in callers if caller.file == suspect.file)

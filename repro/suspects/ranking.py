@@ -11,7 +11,7 @@ from itertools import islice
 
 from repro.cases.case import Case
 from repro.suspects.clues import Clues, Suspect
-from repro.suspects.rules import RULES
+from repro.suspects.rules import ROOM, RULES
 from repro.suspects.way import Function, way_of
 from repro.traces.finding import Status, Verdict, first_first
 from repro.traces.trace import Trace
@@ -49,7 +49,7 @@ def _each(clues: Clues, failure: Verdict, verdicts: Sequence[Verdict]) -> Iterat
 
 def _sources(failure: Verdict, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The failures of the same step that come before this one in a call, the first first."""
-    if failure.oracle not in _CONSEQUENCES or failure.cell is None or "guard band" in failure.where:
+    if failure.oracle not in _CONSEQUENCES or failure.cell is None or ROOM.search(failure.where):
         return []
     before = _SOURCES[: _SOURCES.index(failure.oracle)] if failure.oracle in _SOURCES else _SOURCES
     of_step = [

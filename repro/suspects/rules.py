@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
 from repro.suspects.clues import BACKENDS, WORKERS, Clues, Suspect
 from repro.suspects.names import features_of, names_of
@@ -16,7 +17,7 @@ from repro.traces.finding import Verdict
 _KERNELS, _EXECUTOR, _POOLS = "sglang/kernels/", "sglang/srt/model_executor/", "sglang/srt/mem_cache/"
 # Classes of batches: their functions hand on what others make.
 _BATCHES = re.compile(r"/(forward_batch_info|eagle_info\w*|spec_info|schedule_batch)\.py$")
-_ROOM = re.compile(r"too narrow|past the end|guard band|no room")
+ROOM = re.compile(r"too narrow|past the end|guard band|no room")
 _OUTSIDE = re.compile(r"(load|store) outside (\S+) in (\S+)")
 Rule = Callable[[Clues, Verdict], Iterator[Suspect]]
 
@@ -44,8 +45,7 @@ def _unwritten(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     for function, _ in often.most_common():
         line = next(line for file, line in places if clues.at(file, line) == function)
         yield Suspect(function, line, "it fills the other input buffers of the call, and not this one")
-        callers = [call for ran in clues.way.during(*phases) if ran.function == function for call in ran.callers]
-        yield from (Suspect(caller, number, "it has the input buffers filled") for caller, number in callers[:1])
+        yield from islice(clues.callers(function, phases, "it has the input buffers filled"), 1)
 
 
 def _stale(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
@@ -80,7 +80,7 @@ def _plan(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     if verdict.oracle == "kv_reads":
         names = {"kv_indices", "page_table"}
         names |= {f"window_{name}" for name in names} if "window" in verdict.where else set()
-    if _ROOM.search(f"{verdict.where} {verdict.cell.got if verdict.cell else ''}"):
+    if ROOM.search(f"{verdict.where} {verdict.cell.got if verdict.cell else ''}"):
         yield from clues.makers(names)
     if not any(clues.by_name(phases, names, tuple(Does), "")):
         names = {name.removeprefix("window_") for name in names}
@@ -111,7 +111,8 @@ def _outside(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
                 names |= clues.arguments(caller, line, ran, match[2])
     if match[1] == "store":
         yield from launchers
-    yield from clues.by_name(phases, names, (Does.MAKES,), "it makes what the kernel is given")
+    makers = clues.by_name(phases, names, (Does.MAKES,), "it makes what the kernel is given")
+    yield from sorted(makers, key=lambda suspect: not suspect.file.startswith(BACKENDS))
     yield from clues.makers(names)
     yield from (*launchers, *kernels)
 
@@ -169,7 +170,8 @@ def _output(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     eager = clues.way.of_step(step, "eager", "verify")
     if verdict.cell and verdict.cell.buffer.endswith("_pool"):
         yield from clues.by_name(graph, names, (Does.STORES, Does.WRITES, Does.HANDS), "it writes the wrong output")
-        yield from clues.by_name(graph, names, (Does.ASSIGNS, Does.READS), "it hands the output on")
+        for reader in clues.by_name(graph, names, (Does.ASSIGNS, Does.READS), "it goes by the output"):
+            yield from (reader, *clues.callers(reader.function, (CAPTURE, *graph), f"it calls {reader.function[1]}"))
     words = features_of(verdict)
     if words and clues.case.setup.backend == "flashinfer":
         # Its kernels go by what they were planned with.

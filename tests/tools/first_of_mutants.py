@@ -241,8 +241,8 @@ def main() -> int:
         f"{len(right)} of {len(silent)} killed mutants are named by the buffer that they write, "
         f"{sum(one.at_line for one in right)} of these with the changed line as its writer; {len(raised)} more end in "
         f"an exception, {sum(one.at_line for one in raised)} of them at the changed line; the changed function is "
-        f"named first of {sum(one.rank == 1 for one in done)}, among the first {MOST} of "
-        f"{sum(one.rank > 0 for one in done)}"
+        f"named first of {sum(result.rank == 1 for result in done)}, among the first {MOST} of "
+        f"{sum(result.rank > 0 for result in done)}"
     )
     return 0 if silent and len(right) >= 0.9 * len(silent) else 1
 
