@@ -114,6 +114,8 @@ def _outside(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     makers = clues.by_name(phases, names, (Does.MAKES,), "it makes what the kernel is given")
     yield from sorted(makers, key=lambda suspect: not suspect.file.startswith(BACKENDS))
     yield from clues.makers(names)
+    handing = clues.by_name(phases, names, (Does.ASSIGNS,), "it hands this to the kernel as it came")
+    yield from (suspect for suspect in handing if suspect.file.startswith(BACKENDS))
     yield from (*launchers, *kernels)
 
 
