@@ -94,17 +94,18 @@ class Launches:
     _neutral: set[str] = field(default_factory=set)
 
     @contextmanager
-    def recorded(self, watch: Watch) -> Iterator[None]:
-        """While entered, all launches are recorded and counted."""
+    def recorded(self, watch: Watch, *, follows: bool) -> Iterator[None]:
+        """While entered, all launches are recorded and counted. follows: the order of streams is followed, too."""
         self.watch, self._open, self._drafted = watch, None, {}
         self.counts, self.made, self._neutral = Counter(), [], set()
         self.lifetimes = _of_emulation("lifetime", "Lifetimes")
-        self.order = _of_emulation("order", "Order", by_row=self._by_row())
+        self.order = _of_emulation("order", "Order", by_row=self._by_row()) if follows else None
         engine.Graph.before_replay = self._launched
         try:
             with ExitStack() as stack:
                 if self.lifetimes is not None:
                     stack.enter_context(self.lifetimes.watched())
+                if self.order is not None:
                     stack.enter_context(self.order.watched())
                 stack.enter_context(self.planner.listened(self._planned))
                 for stage in self.stages:
@@ -163,8 +164,9 @@ class Launches:
                 self._begin(stage, batch)
                 returned = replays(batch, *args, **kwargs)
                 self._open = None
-                if self.lifetimes is not None:
+                if self.order is not None:
                     self.order.handed(returned)
+                if self.lifetimes is not None:
                     returned = self.lifetimes.handed(returned)
                 if stage.name == "draft":
                     self._drafted = {name: each.clone() for name, each in zip(_DRAFTS, returned, strict=False)}
@@ -201,6 +203,7 @@ class Launches:
             return
         if self.lifetimes is not None:
             self.lifetimes.replayed(stage.name, graph.memory())
+        if self.order is not None:
             self.order.replayed(graph, stage.name)
         size = captured_for(stage.runner, graph)
         if "size" in size:

@@ -141,7 +141,7 @@ class Served:
         clock = Clock(case, prompts, self.wire, watch, self.scheduler.flush_cache)
         start = time.perf_counter()
         rounds = Rounds(self.scheduler, path, watch)
-        with sglang_errors(), self.launches.recorded(watch), rounds:
+        with sglang_errors(), self.launches.recorded(watch, follows=path is Recorded.ROUND_GRAPH), rounds:
             serving.run(self.scheduler, self.wire, clock)
         watch.spent(stage, time.perf_counter() - start)
         counts = sorted(self.launches.counts.items())
