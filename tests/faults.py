@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FILES = ("test_faults_*.py", "test_endings.py", "test_interrupts.py", "test_ledger_kills.py")
+FILES = ("test_faults_*.py", "test_endings.py", "test_interrupts.py", "test_last_resort.py", "test_ledger_kills.py")
 FAULTS = sorted(str(path) for name in FILES for path in Path(__file__).resolve().parent.glob(name))
 
 

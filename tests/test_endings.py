@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,8 +20,12 @@ import pytest
 
 from repro.cases import codec
 from repro.cases.codec import Seed
+from repro.commands.cli import ended
 from repro.ledger.read import read
 from repro.traces.campaign import loads
+from repro.upstream.running import run as run_to_its_end
+from runners import __main__ as runners
+from runners.commands import record
 from runners.targets.install import run_command
 from tests.builders.waiting import comes
 from tests.python_path import in_front
@@ -38,7 +44,7 @@ class Command:
     def __init__(self, folder: Path, line: str, terminal: int | None = None) -> None:
         self.folder, self.tag = folder, uuid.uuid4().hex
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *line.split()],
+            [sys.executable, "-m", *shlex.split(line)],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": in_front(PROJECT), "TAG_OF_A_TEST": self.tag},
             stdin=terminal,
@@ -131,6 +137,67 @@ def test_a_command_says_that_it_was_interrupted(
     assert command.process.returncode == 3
     (reason,) = (tmp_path / "stderr").read_text().splitlines()
     assert reason.startswith("error: interrupted")
+
+
+CASES_OF_SGLANG = f"{PROJECT}/repro/seeds/verify-mask-not-padded.json"
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize(
+    ("line", "number", "processes"),
+    [
+        ("fuzz mutate --target 0.5.23/emulated --runner draft --backend fa3 --sample 9 --out o", signal.SIGTERM, 3),
+        ("fuzz recall --row 23037 --row 27338 --jobs 2 --out o", signal.SIGTERM, 4),
+        (f"repro explain {CASES_OF_SGLANG}", signal.SIGHUP, 2),
+        (f"repro bisect {CASES_OF_SGLANG}", signal.SIGINT, 2),
+        ("runners record --out recorded -- sleep 300", signal.SIGTERM, 2),
+        ("fuzz check 0.5.23 --out o", signal.SIGTERM, 2),
+    ],
+)
+def test_a_command_on_sglang_ends_too(
+    line: str, number: int, processes: int, tmp_path: Path, commands: list[Command]
+) -> None:
+    commands.append(command := Command(tmp_path, line))
+    command.begins(processes)
+    command.ends(number)
+    assert command.process.returncode == 3 and "Traceback" not in command.said()
+
+
+def interrupted(work: Callable[[], int], child: Path) -> Path:
+    """The child whose number the work writes to this file, once the work has been interrupted."""
+
+    def interrupt() -> None:
+        comes(lambda: child.exists() and bool(child.read_text()))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=interrupt).start()
+    assert ended(work) == 3
+    return Path("/proc") / child.read_text().strip()
+
+
+def is_gone(process: Path) -> bool:
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_server_that_does_not_end_is_killed_with_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(record, "PATIENCE_S", 0.3)
+    monkeypatch.chdir(tmp_path)
+    deaf = "trap '' TERM; sleep 300 & echo $! > child; while true; do sleep 0.1; done"
+    words = ["record", "--out", "recorded", "--", "bash", "-c", deaf]
+    child = interrupted(lambda: runners.main(words), tmp_path / "child")
+    assert "bash ended with -9" in capsys.readouterr().err
+    assert comes(lambda: is_gone(child))
+
+
+def test_the_processes_of_a_command_that_is_bisected_end(tmp_path: Path) -> None:
+    words = ["bash", "-c", f"sleep 300 & echo $! > {tmp_path}/child; wait"]
+    child = interrupted(lambda: run_to_its_end(words, os.environ, 300.0)[0], tmp_path / "child")
+    assert comes(lambda: is_gone(child))
 
 
 @pytest.mark.parametrize("processes", [3, 9], ids=["while its workers import", "at work"])
@@ -241,7 +308,5 @@ def test_what_imports_for_a_command_that_is_gone_ends(module: str, tmp_path: Pat
 
 
 if __name__ == "__main__":
-    from repro.commands.cli import ended
-
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
     sys.exit(ended(lambda: run_command([sys.executable, "-c", child]).code))

@@ -28,6 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fuzz.cluster import agent
 from fuzz.cluster.nodes import LOCAL, Answer, Doing, Event, Joined, Left, Refused, W
 from fuzz.cluster.schedule import IN_FLIGHT
+from repro.commands.last_resort import descendants, end_all
 
 # Seconds between two looks at which nodes there are, and at what they are doing.
 LOOK_EVERY = 2.0
@@ -36,7 +37,7 @@ AGENTS_MAX = 20
 # A node of the cluster on this machine that is lost is noticed after two or three seconds instead of fifteen.
 WATCHFUL = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
 # For a node on this machine to end.
-END_NODE_S = 10.0
+END_NODES_S = 2.0
 
 
 class RayNodes(Generic[W]):
@@ -190,13 +191,14 @@ class LocalNodes:
         self._nodes = [node if node.poll() is None else self._start() for node in self._nodes]
 
     def close(self) -> None:
+        until = time.monotonic() + END_NODES_S
         for node in self._nodes:
             node.terminate()
         for node in self._nodes:
             try:
-                node.wait(END_NODE_S)
+                node.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                os.killpg(node.pid, signal.SIGKILL)
+                end_all([node.pid, *descendants(node.pid)])
                 node.wait()
         self.cluster.shutdown()
 

@@ -64,7 +64,7 @@ def _runners(facts: Mapping[str, Any]) -> Iterator[tuple[int, Runner]]:
             buckets = tuple(sorted({int(size) for size in entry["buckets"]}))
             runner = Runner(str(entry["name"]), buckets, int(entry["width"]))
             key = int(number)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise BadEvidence(f"runner {number} is not described as eagleeye does; record it again") from error
         if runner.name in RUNNER_FACTS:
             yield key, runner

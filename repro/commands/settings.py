@@ -16,11 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from repro.cases.bounded_file import read_text
 from repro.cases.case import Target
 from repro.cases.runner_facts import RUNNER_FACTS
 
 VARIABLE = "EAGLEEYE_SETTINGS"
 NAME, TABLE = "eagleeye.toml", "pyproject.toml"
+_BYTES_MAX = 1 << 20
 
 
 class BadSettings(Exception):
@@ -71,12 +73,12 @@ def _places(folder: Path) -> Iterator[Path]:
 def _form(file: Path, *, missing_is_bad: bool) -> Mapping[str, Any] | None:
     """The settings as they stand in this file; None if it has none."""
     try:
-        form = tomllib.loads(file.read_text(encoding="utf-8"))
+        form = tomllib.loads(read_text(file, _BYTES_MAX))
     except FileNotFoundError as error:
         if missing_is_bad:
             raise BadSettings(f"{VARIABLE}={file}: there is no such file") from error
         return None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         if file.name == TABLE:  # somebody else's
             return None
         raise BadSettings(f"{file}: {error}") from error
