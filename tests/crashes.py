@@ -158,10 +158,12 @@ def compare(cases: int, crashes: int, cluster: str) -> tuple[bool, list[str]]:
 
 
 def show(alone: Run, each: Run) -> list[str]:
-    """Print its row of the table: how it differs."""
+    """Print its row of the table, and how it differs: in the end, too."""
     row = (each.name, f"{each.record.cases:,}", each.crashes, each.crashed(), len(each.record.findings))
     print("|", " | ".join(map(str, row)), f"| {each.seconds:.0f} |", flush=True)
-    return differences(alone, each)
+    wrong = differences(alone, each)
+    print(*wrong, sep="\n", end="\n" * bool(wrong), flush=True)
+    return wrong
 
 
 if __name__ == "__main__":

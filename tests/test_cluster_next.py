@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, cast
 
@@ -52,9 +53,11 @@ def _promised(slots: Sequence[Worker], chunks: Sequence[object]) -> bool:
     return [slot.next for slot in slots] == chunks
 
 
-def test_what_waits_is_promised_a_slot_and_done_there_whatever_waited_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_is_promised_a_slot_and_done_there_whatever_waited_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(agents, "_Slot", Worker)
-    agent = Agent({"campaign": "next", "cuda": False}, 2)
+    agent = Agent({"campaign": "next", "cuda": False}, 2, folder=tmp_path)
     first, second = agent._slots
     assert isinstance(first, Worker) and isinstance(second, Worker)
     for number, name in enumerate("abcde"):
@@ -71,7 +74,7 @@ def test_what_waits_is_promised_a_slot_and_done_there_whatever_waited_before(mon
     assert (sorted(second.did), first.did, first.next) == (["b", "c", "d", "e"], ["a"], None)
 
 
-def test_what_waits_loses_time_only_once_a_chunk_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_loses_time_only_once_a_chunk_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "_Slot", Worker)
     now, asked = 100.0, list[float]()
 
@@ -80,7 +83,7 @@ def test_what_waits_loses_time_only_once_a_chunk_has_ended(monkeypatch: pytest.M
         return now
 
     monkeypatch.setattr(agents, "time", SimpleNamespace(monotonic=monotonic))
-    agent = Agent({"campaign": "time", "cuda": False}, 1)
+    agent = Agent({"campaign": "time", "cuda": False}, 1, folder=tmp_path)
     (slot,) = agent._slots
     assert isinstance(slot, Worker)
     for name, times in (("a", 2), ("b", 3), ("c", 4)):  # once as it is asked, once as it begins

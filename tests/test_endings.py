@@ -97,6 +97,14 @@ def commands() -> Iterator[list[Command]]:
         command.kill()
 
 
+@pytest.fixture(autouse=True)
+def hang_up() -> Iterator[None]:
+    """Have commands heed SIGHUP, also where these tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(
     ("line", "number", "processes"),
     [

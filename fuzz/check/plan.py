@@ -15,9 +15,12 @@ from repro.cases.runner_facts import RUNNER_FACTS, TOY
 
 # What a check costs, in tenths of a processor second as measured on 0.5.23: a session, a case in it, and a bucket that
 # is compiled.
-SESSION, CASE, COMPILED = 6, 1, 180
-BUDGET = 2200
-CASES_EACH = 3
+SESSION, CASE, COMPILED = 6, 2, 180
+# As much as has every stored seed and every kind of setup. The figures are those of a busy machine: an idle one spends
+# less, and two idle cores have time left for imports and for comparing what fails.
+BUDGET = 2400
+# Of a plain setup, and of one that differs from it in kind or size.
+CASES_PLAIN, CASES_OTHER = 3, 2
 # Options in which setups of a pair differ in kind, and not in size alone.
 KINDS = ("algorithm", "topk", "page_size", *(option.field for option in OPTIONS if option.sets_apart))
 
@@ -101,7 +104,7 @@ def directed(runner: str, backend: str) -> tuple[Item, list[Item], list[Item]]:
     first; then other sizes and options together. A runner that compiles its buckets has one, with one bucket."""
     plain, *waiting = setups(runner, backend)
     if RUNNER_FACTS[runner].compiled:
-        return _item(replace(plain, capture_bs=plain.capture_bs[-1:]), "plain"), [], []
+        return _item(replace(plain, capture_bs=plain.capture_bs[-1:]), "plain", CASES_PLAIN), [], []
     seen, kinds = _options(plain), []
     while new := max((_options(setup) - seen for setup in waiting), key=len, default=None):
         setup = next(setup for setup in waiting if _options(setup) - seen == new)
@@ -109,17 +112,17 @@ def directed(runner: str, backend: str) -> tuple[Item, list[Item], list[Item]]:
         kinds.append(_item(setup, ", ".join(sorted(new))))
         seen |= new
     return (
-        _item(plain, "plain"),
+        _item(plain, "plain", CASES_PLAIN),
         kinds,
         [_item(setup, ", ".join((_size(setup), *sorted(_options(setup))))) for setup in waiting],
     )
 
 
-def _item(setup: Setup, kind: str) -> Item:
-    """With the first of its cases, and those in which another rank is busier."""
+def _item(setup: Setup, kind: str, first: int = CASES_OTHER) -> Item:
+    """With so many of its first cases, and those in which another rank is busier."""
     valid = [case for case in written(setup) if not problems(case)]
-    busier = [case for case in valid[CASES_EACH:] if any(step.elsewhere for step in case.steps)]
-    return Item(name=f"{setup.runner}/{setup.backend} {kind}", cases=(*valid[:CASES_EACH], *busier))
+    busier = [case for case in valid[first:] if any(step.elsewhere for step in case.steps)]
+    return Item(name=f"{setup.runner}/{setup.backend} {kind}", cases=(*valid[:first], *busier))
 
 
 def _options(setup: Setup) -> frozenset[str]:

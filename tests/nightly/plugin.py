@@ -26,6 +26,7 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
 from repro.cases.places import log, markdown
 from repro.commands.interrupts import interruptible
+from repro.commands.last_resort import limit_ending
 from repro.ledger.gate import Color, Judgement, changes, measured, summary
 from repro.ledger.known import BadIssues, Issue, load
 from repro.ledger.read import History, read
@@ -47,6 +48,8 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 FINDINGS_MAX = 40
 # Seconds that workers of xdist have to end after an interrupt, so that the summary has what they came to.
 STOP_S = 6.0
+# Seconds after which an interrupted run ends without its summary, should it still be at work.
+SUMMARY_S = 9.0
 # Said by the JUnit XML until the run has ended.
 RUNNING = "killed, or still running: not every job has ended"
 
@@ -88,6 +91,7 @@ class Nightly:
             )
             if not self.listing:
                 self._stack.enter_context(interruptible())
+                limit_ending(SUMMARY_S)
         except (BadLedger, BadIssues) as error:
             pytest.exit(f"error: {error}", returncode=ExitCode.ERROR)
 

@@ -5,7 +5,6 @@ What __all__ names keeps its meaning from version to version; CHANGELOG.md says 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from fuzz.like import like as of_server  # noqa: E402  # as above
 from oracles.catalogue import judge_all, overall  # noqa: E402  # as above
 from repro.cases.case import Case, Request, Setup, Step, Target  # noqa: E402  # as above
 from repro.cases.codec import BadSeed, read  # noqa: E402  # as above
+from repro.cases.own_place import temporary_folder  # noqa: E402  # as above
 from repro.cases.release_list import NEWEST  # noqa: E402  # as above
 from repro.cases.server_args import BadOption, arguments  # noqa: E402  # as above
 from repro.shrinking.replay import trouble  # noqa: E402  # as above
@@ -121,8 +121,8 @@ def opened(target: Target | str, *, timeout_s: float = 120.0, log: Path | None =
     if lack := lacks(named):
         raise HarnessError(f"{named}: {lack}")
     with (
-        tempfile.TemporaryDirectory(prefix="eagleeye-api-") as folder,
-        Pool(named, timeout_s=timeout_s, log=log or Path(folder) / "worker.log") as pool,
+        temporary_folder("eagleeye-api-") as folder,
+        Pool(named, timeout_s=timeout_s, log=log or folder / "worker.log") as pool,
     ):
         yield Session(pool)
 
