@@ -19,8 +19,8 @@ from fuzz import __main__ as fuzz
 from repro import __main__ as repro
 from runners.recorder import ring, rows
 from tests.builders.recordings import written
+from tests.builders.refusals import refusal
 from tests.test_faults_altered import NUMBERS, altered, chance_of, ends_well, torn
-from tests.test_faults_files import refusal
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +85,7 @@ def test_a_table_or_a_log(number: int, tmp_path: Path) -> None:
 
 HOSTILE: dict[str, Callable[[Path], Path]] = {
     "a device without an end": lambda folder: Path("/dev/zero"),
-    "a silent pipe": lambda folder: os.mkfifo(folder / "pipe") or folder / "pipe",
+    "a silent pipe": lambda folder: _pipe(folder / "pipe"),
     "a folder": lambda folder: folder,
     "deep": lambda folder: _file(folder, b"a = " + b"[" * 100_000),
     "no text": lambda folder: _file(folder, b"\xff\xfe\x00" * 100),
@@ -94,6 +94,11 @@ HOSTILE: dict[str, Callable[[Path], Path]] = {
     "a pickle of a huge text": lambda folder: _file(folder, b"\x80\x04\x8d" + struct.pack("<Q", 1 << 40)),
     "a pickle of itself": lambda folder: _file(folder, pickle.dumps(_itself())),
 }
+
+
+def _pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
 
 
 def _file(folder: Path, content: bytes) -> Path:
