@@ -199,7 +199,6 @@ def test_one_mistake_is_one_row_with_its_consequences_and_a_case_to_store(tmp_pa
     assert f"<details><summary>Case {name}.json</summary>" in page
     stored = loads(page.partition("```json\n")[2].partition("\n```")[0])
     seed = loads((tmp_path / "out" / f"{name}.json").read_text())
-    # The page has the name of the tree that a reader elsewhere has.
     assert stored == dataclasses.replace(seed, about={**seed.about, "found": "./branch@emulated"})
     # Steps behind the first wrong value are left out.
     assert len(stored.case.steps) == 1 and f"repro run {name}.json --target ./branch@emulated" in page
