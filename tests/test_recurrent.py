@@ -10,7 +10,7 @@ import pytest
 from fuzz.mutation.sites import mutants
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Step, Target, accepted_max, engine_refuses
-from repro.cases.families import GDN, fitted
+from repro.cases.families import GDN, KDA, MAMBA2, fitted
 from repro.cases.layout import state_rows, state_slots
 from repro.cases.release_list import NEWEST
 from repro.cases.tree import descent
@@ -100,6 +100,19 @@ def test_oracles_see_states_that_are_not_the_requests_own() -> None:
         assert ("state_writes", "graph: temporal of padding") in failing(pool, CASE)
         pool.change(planted(BACKEND, replayed, "list[bs - 1],", "list[bs - 1].clone(),"))
         assert ("state_values", "temporal states of graph") in failing(pool, CASE)
+
+
+@pytest.mark.emulated(NEWEST)
+@pytest.mark.parametrize(("runner", "family"), [("verify", MAMBA2), ("decode", KDA)])
+def test_other_families_keep_states_as_well(runner: str, family: str) -> None:
+    case = replace(
+        ACCEPTED if runner == "verify" else CASE, setup=fitted(setup_of(runner, capture_bs=(4,), family=family, topk=1))
+    )
+    with Pool(TARGET, timeout_s=120) as pool:
+        trace = pool.run(case)
+    verdicts = {verdict.oracle: verdict for verdict in judge_all(case, trace)}
+    assert not [verdict for verdict in verdicts.values() if verdict.status is Status.FAIL]
+    assert verdicts["state_values"].status is verdicts["state_writes"].status is Status.PASS
 
 
 @pytest.mark.emulated(NEWEST)

@@ -12,6 +12,7 @@ from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT
 from repro.cases.setup import Setup
 
 DEEPSEEK, GLM, GDN, GPT_OSS = "deepseek_v3", "glm4_moe", "qwen3_next", "gpt_oss"
+MAMBA2, KDA = "nemotron_h", "kimi_linear"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,22 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         # Of bfloat16 Triton's interpreter knows nothing, and recurrent layers are Triton's over every backend.
         dtypes=("float16", "float32"),
     ),
+    MAMBA2: FamilyFacts(
+        what="Nemotron-H: layers of Mamba2, whose state lies beside the KV cache, and full ones; a Llama drafts for it",
+        backends=dict.fromkeys(("decode", "verify"), ("triton",)),
+        algorithms=("EAGLE",),
+        recurrent=True,
+        dtypes=("float16", "float32"),
+    ),
+    KDA: FamilyFacts(
+        what="Kimi-Linear: layers of Kimi delta attention (KDA), whose state lies beside the KV cache, and latent ones",
+        backends={"decode": ("triton",)},
+        algorithms=("EAGLE",),
+        latent=True,
+        recurrent=True,
+        hidden_sizes=(512, 768),
+        dtypes=("float16",),
+    ),
     GPT_OSS: FamilyFacts(
         what="gpt-oss: attention with sinks, a sliding and a full layer, experts with biases; a Llama drafts for it",
         # sglang has it over neither flashinfer nor, as a target that drafts, anything but a Llama.
@@ -93,7 +110,9 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "DeepSeek-V3.2, GLM-5 (DSA)": "no stand-in for deep_gemm, and the index cache is not held",
     "DeepSeek-V4": "no stand-in for its planning kernels",
     "Qwen3-Next in draft and draft-extend": "its next-token layer has no state; not tried",
-    "Qwen3.5 (GDN), Kimi-Linear (KDA), Nemotron-H (Mamba2)": "no configuration",
+    "Qwen3.5 (GDN), Nemotron-H's next-token layer": "no configuration",
+    "Kimi-Linear in verify": "sglang's model has no `get_embed_and_head`, which every draft worker asks it for",
+    "recurrent layers with tracked states, replayed or in a unified pool": "not tried",
     "gpt-oss over flashinfer": "sglang has no such server",
     "DFLASH, DSPARK": "no adapter drives their workers",
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from repro.cases.case import Setup
-from repro.cases.families import is_latent
+from repro.cases.families import MAMBA2, is_latent
 from runners.targets import pinned
 
 
@@ -46,6 +46,12 @@ REFUSALS = (
         words=re.compile(r"speculative_eagle_topk > 1 with page_size > 1 is (unstable|only supported)"),
         source="0.5.23 srt/arg_groups/speculative_hook.py:1279",
         of=lambda setup: setup.topk > 1 and setup.page_size > 1,
+    ),
+    # Up to 0.5.16.
+    Refusal(
+        words=re.compile(r"NemotronHForCausalLM does not support triton attention backend"),
+        source="0.5.16 srt/server_args.py:4751",
+        of=lambda setup: setup.family == MAMBA2 and setup.backend == "triton",
     ),
     # Of every release that has rejection sampling, up to 0.5.22.
     Refusal(

@@ -9,6 +9,7 @@ from typing import Any
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
+from repro.cases.families import is_recurrent
 from repro.cases.layout import Ints, req_to_token
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
@@ -58,7 +59,8 @@ def capture_of(adapter: Adapter, setup: Setup, watch: Watch) -> Capture:
         lacking = [name for worker in workers for name in absent(worker)]
         # What is captured, and run once before, stores all its rows where padding does.
         caches = [*family.kv(first), *(tensor for other in family.others(live) for tensor in any_cache(other))]
-        recurrent.as_on_gpus(first)
+        if is_recurrent(setup):
+            recurrent.ready(live, first)
         states = [row for layers in recurrent.of_kinds(first).values() for row in layers]
         engine.pad_into([*(tensor[: setup.page_size] for tensor in caches), *(rows[:1] for rows in states)])
         watch.at(-1, "capture")

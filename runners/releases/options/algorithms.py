@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from repro.cases.case import Setup
-from repro.cases.families import GDN, GLM, GPT_OSS, is_latent
+from repro.cases.families import GDN, GLM, GPT_OSS, KDA, MAMBA2, is_latent
 from repro.cases.layout import Ints
 from runners.releases import model
 from runners.releases.options import mrope
@@ -16,14 +16,22 @@ from runners.releases.options.deepseek import deepseek
 from runners.releases.options.gdn import gdn
 from runners.releases.options.glm import glm
 from runners.releases.options.gpt_oss import gpt_oss
+from runners.releases.options.kda import kda
+from runners.releases.options.mamba2 import mamba2
 
 AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model is given
 # The layers behind which a target that is driven gives them: two, as each takes time on the emulated engine.
 _AUXILIARY_BEHIND = (0, 1)
 
 
+# Recurrent targets that a Llama drafts for.
+_TARGETS = {MAMBA2: mamba2, KDA: kda}
+
+
 def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The configurations of target and draft model."""
+    if setup.family in _TARGETS:
+        return _TARGETS[setup.family](setup), model.llama(setup, "LlamaForCausalLMEagle")
     if is_latent(setup):
         return deepseek(setup), deepseek(setup)
     if setup.family == GLM:

@@ -17,6 +17,7 @@ import torch
 
 from repro.cases.case import Setup
 from repro.cases.layout import state_rows
+from runners.releases.live import Live
 
 _UTILS = ("sglang.srt.utils", "sglang.srt.utils.common")
 _LINEAR = "sglang.srt.layers.attention.linear"
@@ -51,12 +52,26 @@ def prepare(setup: Setup, device: str) -> None:
     finally:
         for module, is_cpu in zip(utils, answers, strict=True):
             vars(module)["is_cpu"] = is_cpu
+    if not hasattr(torch.cpu, "device"):  # a device is entered around a kernel of Mamba2's
+        vars(torch.cpu)["device"] = contextlib.nullcontext
+    _mamba2_without_cuda()
     for module_name, function in _BY_DEVICE:
         with contextlib.suppress(ModuleNotFoundError):  # it has another place in this release
             _take_cpu(vars(importlib.import_module(module_name)).get(function))
     for name, module in list(sys.modules.items()):
         if name.startswith("sglang.srt.models.") and getattr(module, "_is_cpu", False):
             vars(module)["_is_cpu"] = False
+
+
+def _mamba2_without_cuda() -> None:
+    """Have Mamba2's layers use Triton's convolutions; a GPU has compiled ones, too, for the same."""
+    layers: Any = importlib.import_module("sglang.srt.layers.attention.mamba.mamba")
+    for place in ("sglang.kernels.ops.mamba", "sglang.srt.layers.attention.mamba"):
+        with contextlib.suppress(ModuleNotFoundError):
+            kernels: Any = importlib.import_module(f"{place}.causal_conv1d_triton")
+            for name in ("causal_conv1d_fn", "causal_conv1d_update"):
+                vars(layers).update(dict.fromkeys((name, f"{name}_triton"), getattr(kernels, name)))
+            return
 
 
 def _take_cpu(function: Any) -> None:
@@ -76,10 +91,14 @@ def arguments(setup: Setup) -> dict[str, Any]:
     return {"max_mamba_cache_size": state_rows(setup)}
 
 
-def as_on_gpus(model_runner: Any) -> None:
-    """Have the backend of recurrent layers, once it is built, launch the kernel that finds state slots on a GPU.
-    What stands in for several model runners has none."""
-    backend: Any = getattr(getattr(model_runner, "attn_backend", None), "linear_attn_backend", None)
+def ready(live: Live, model_runner: Any) -> None:
+    """Complete what is built, before its graphs are captured: what a scheduler sets up for Mamba2, and without a GPU,
+    that the backend launches the kernel that finds state slots there."""
+    scheduler: Any = importlib.import_module("sglang.srt.managers.scheduler")
+    scheduler.initialize_mamba_selective_state_update_backend(live.args)
+    if live.device != "cpu":
+        return
+    backend: Any = getattr(model_runner.attn_backend, "linear_attn_backend", None)
     if hasattr(backend, "_fused_state_indices_ok"):
         pool = model_runner.req_to_token_pool
         backend._fused_state_indices_ok = getattr(pool, "mamba_translate_is_fusable", True)

@@ -9,6 +9,7 @@ import torch
 
 from repro.cases.families import is_latent
 from runners.engines.standins.experts import Biased, experts
+from runners.recording.observer import Unsupported
 from runners.releases.live import Live
 from runners.releases.options.algorithms import hot_tokens
 
@@ -25,7 +26,10 @@ def complete(live: Live, network: Any) -> None:
     """Make of a model's filled weights what loading a checkpoint makes of them."""
     if is_latent(live.setup):
         # Latent attention multiplies by what this makes of its weights.
-        network.post_load_weights(is_nextn=type(network).__name__.endswith("NextN"))
+        if not hasattr(network, "post_load_weights"):
+            raise Unsupported(f"{type(network).__name__} completes its weights in load_weights alone in this release")
+        is_nextn = {"is_nextn": True} if type(network).__name__.endswith("NextN") else {}
+        network.post_load_weights(**is_nextn)
     if live.device == "cpu":
         _stand_in_for_experts(network)
 

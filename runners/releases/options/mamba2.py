@@ -1,0 +1,30 @@
+"""A tiny Nemotron-H: a Mamba2 layer, whose state lies beside the KV cache, two of a feed-forward network and a full
+one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from repro.cases.case import Setup
+from runners.releases import model
+
+
+def mamba2(setup: Setup) -> dict[str, Any]:
+    """The configuration of the target; a Llama drafts for it."""
+    return model.llama(setup) | {
+        "architectures": ["NemotronHForCausalLM"],
+        "model_type": "nemotron_h",
+        "num_hidden_layers": 4,
+        "hybrid_override_pattern": "M-*-",
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 16,
+        # By both of its names.
+        "n_groups": 2,
+        "mamba_n_groups": 2,
+        "conv_kernel": 4,
+        "chunk_size": 16,
+        "mlp_hidden_act": "relu2",
+        "use_conv_bias": True,
+        "layer_norm_epsilon": 1e-5,
+    }
