@@ -105,7 +105,7 @@ def _carried(values: dict[str, Any], field: str, argument: Argument) -> str:
     """Put the option's value to the others; what is lines of one that is not carried over as it is."""
     if field in _SIZES:
         return _scaled(argument)
-    if (field, argument.value) in _MODELS_OWN:
+    if isinstance(argument.value, str) and (field, argument.value) in _MODELS_OWN:
         return ""
     try:
         values[field] = value_of(OPTION[field], argument.name, argument.value)

@@ -173,7 +173,7 @@ def test_the_flags_of_a_server_become_an_aim_and_say_what_became_of_each() -> No
         "--set speculative_algorithm=EAGLE3 --set speculative_eagle_topk=4 --set speculative_num_steps=3 "
         "--set speculative_num_draft_tokens=8 --set page_size=16"
     )
-    assert list(pairs(request, "", "")) == [("draft", "fa3"), ("draft_extend", "fa3")]
+    assert list(pairs(request, "", "")) == [("draft", "fa3"), ("verify", "fa3"), ("draft_extend", "fa3")]
     assert list(pairs(request, "draft_extend", "triton")) == [("draft_extend", "triton")]
     assert request.lines == (
         "--model-path meta/llama: a tiny Llama of made weights runs in its place",

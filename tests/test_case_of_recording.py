@@ -181,7 +181,7 @@ def test_a_runner_that_lacks_the_servers_algorithm_has_its_own(tmp_path: Path) -
     writer = Ring(tmp_path / "calls.ring", calls=4, rows=4)
     about = {"name": "verify", "class": "X", "buckets": [1, 2], "width": 4}
     settings = {
-        "speculative_algorithm": "EAGLE3",
+        "speculative_algorithm": "NEXTN",
         "speculative_eagle_topk": 1,
         "speculative_num_steps": 3,
         "speculative_num_draft_tokens": 4,

@@ -68,9 +68,9 @@ def test_an_unfinished_file_is_not_green() -> None:
 
 @pytest.mark.slow
 def test_a_run_keeps_its_limit_and_says_so_before(tmp_path: Path) -> None:
-    _, text = Runs(tmp_path)("--max-minutes", "0.002", targets="clean/toy")
-    assert "0.002 minutes are too few for a campaign of each pair" in text
-    assert "not begun, as 0.002 minutes are over" in text and "nothing was measured" in text
+    _, text = Runs(tmp_path)("--max-minutes", "0.00001", targets="clean/toy")
+    assert "1e-05 minutes are too few for a campaign of each pair" in text
+    assert "not begun, as 1e-05 minutes are over" in text and "nothing was measured" in text
 
 
 @pytest.mark.slow

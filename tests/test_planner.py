@@ -62,7 +62,7 @@ def test_the_outermost_backend_counts() -> None:
         lambda: backend.init_forward_metadata_replay_cuda_graph(batch, 4),
     )
     assert [number for number, _ in told] == [0, 1]
-    assert told[0][1].keys() == {"batch_size", "seq_lens"}
+    assert told[0][1].keys() == {"batch_size", "seq_lens", "backend"}
     assert told[0][1]["batch_size"] == 4
 
 
@@ -82,4 +82,5 @@ def test_fields_that_are_handed_over_one_by_one_have_the_same_names() -> None:
         "seq_lens_cpu",
         "num_accept_tokens",
         "spec_extend_seq_lens_cpu",
+        "backend",
     }
