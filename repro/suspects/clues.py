@@ -102,7 +102,7 @@ class Clues:
         for ran in self.way.during(*phases):
             for caller, line in ran.callers if ran.short in _PLANS else ():
                 if not caller[0].startswith(BACKENDS):
-                    yield Suspect(caller, line, "it has attention's metadata made")
+                    yield Suspect(caller, line, "it plans attention's metadata")
 
     def handing(self, writer: Suspect, phases: Collection[str], names: Collection[str]) -> Iterator[Suspect]:
         """The functions that have a writer write what it is given, where others use the same writer."""
@@ -115,12 +115,12 @@ class Clues:
         if makes or len({caller for ran in every for caller, _ in ran.callers}) < 2:
             return
         for caller, line in (call for phase in phases for ran in rans.get(phase, ()) for call in ran.callers):
-            yield Suspect(caller, line, f"it has {writer.function[1]} write this, which serves others, too")
+            yield Suspect(caller, line, f"it has {writer.function[1]} write this; that function also serves others")
 
     def makers(self, names: Collection[str]) -> list[Suspect]:
         """Functions that allocate what has one of these names, and those that set what its size goes by."""
         phases = (BUILD, CAPTURE)
-        makers = list(self.by_name(phases, names, (Does.MAKES,), "it makes the buffer, which is too small"))
+        makers = list(self.by_name(phases, names, (Does.MAKES,), "it allocates the buffer, which is too small"))
         sizes: list[Suspect] = []
         alike = 0
         for maker in makers[:2]:

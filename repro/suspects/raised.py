@@ -22,7 +22,7 @@ def raised(clues: Clues) -> Iterator[Suspect]:
     frames, the innermost first."""
     ended = clues.trace.ended
     places = [(file, int(line)) for file, line in _FRAME.findall(ended.detail)]
-    frames = [Suspect(clues.at(*place), place[1], "it was running when the run ended") for place in reversed(places)]
+    frames = [Suspect(clues.at(*place), place[1], "it ran when the run ended") for place in reversed(places)]
     if any(isinstance(node, ast.Raise | ast.Assert) for node in clues.statements_at(frames[:1])):
         # It refuses what it is given.
         frames = [*frames[1:2], *frames[:1], *frames[2:]]
@@ -48,7 +48,7 @@ def _unasked(clues: Clues, frames: Sequence[Suspect]) -> Iterator[Suspect]:
             for caller, line in ran.callers:
                 if caller[0] not in running:
                     yield Suspect(
-                        caller, line, f"it makes a {ran.function[1].partition('.')[0]}, which was not asked for"
+                        caller, line, f"it makes a {ran.function[1].partition('.')[0]}, which the setup did not ask for"
                     )
 
 
@@ -56,8 +56,8 @@ def _absent(clues: Clues, frames: Sequence[Suspect], phase: str, message: str) -
     """Functions that make what the message names and are not running themselves, and what has them do so."""
     names = {plain(word) for word in _WORD.findall(message)}
     running = {frame.function for frame in frames}
-    for suspect in clues.by_name((phase,), names, (Does.WRITES, Does.MAKES, Does.ASSIGNS), "it makes what is None"):
+    for suspect in clues.by_name((phase,), names, (Does.WRITES, Does.MAKES, Does.ASSIGNS), "it leaves this None"):
         if suspect.file.startswith(BACKENDS) and suspect.function not in running:
             yield suspect
-            callers = clues.callers(suspect.function, (phase,), "it has this made")
+            callers = clues.callers(suspect.function, (phase,), "it calls what creates this")
             yield from (caller for caller in callers if caller.file == suspect.file)

@@ -44,8 +44,8 @@ def _unwritten(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     often = Counter(clues.at(*place) for place in places)
     for function, _ in often.most_common():
         line = next(line for file, line in places if clues.at(file, line) == function)
-        yield Suspect(function, line, "it fills the other input buffers of the call, and not this one")
-        yield from islice(clues.callers(function, phases, "it has the input buffers filled"), 1)
+        yield Suspect(function, line, "it fills the other input buffers of the call, but not this one")
+        yield from islice(clues.callers(function, phases, "it calls what fills the input buffers"), 1)
 
 
 def _stale(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
@@ -54,9 +54,9 @@ def _stale(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     places = clues.writers(step, verdict.cell.buffer if verdict.cell else "")
     phases = clues.way.of_step(step, "graph", "replay")
     for place in places:
-        yield from clues.up(place, phases, names, "it fills the buffer, and its padded rows stay as they were")
+        yield from clues.up(place, phases, names, "it fills the buffer and leaves padded rows unchanged")
     if places:
-        yield from clues.by_name((BUILD, CAPTURE), names, (Does.NAMES,), "it says how the buffer is filled")
+        yield from clues.by_name((BUILD, CAPTURE), names, (Does.NAMES,), "it defines how the buffer is filled")
     yield from (Suspect(clues.at(*place), place[1], "it wrote the buffer") for place in places)
     yield from _unwritten(clues, verdict)
 
@@ -65,9 +65,7 @@ def _planned(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     """A batch as attention's backend gets it: who makes that field, then who hands the batch over."""
     phases = clues.way.of_step(_step(verdict), "graph")
     does = (Does.ASSIGNS, Does.WRITES, Does.MAKES)
-    for suspect in clues.by_name(
-        phases, names_of(verdict, clues.case.setup), does, "it makes what attention is planned with"
-    ):
+    for suspect in clues.by_name(phases, names_of(verdict, clues.case.setup), does, "it computes the planned values"):
         if not suspect.file.startswith(BACKENDS) and not _BATCHES.search(suspect.file):
             yield suspect
     yield from clues.planners(phases)
@@ -88,7 +86,7 @@ def _plan(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     written = [
         *(caller for writer in writers[:1] for caller in clues.handing(writer, phases, names)),
         *writers,
-        *clues.by_name(phases, names, (Does.MAKES, Does.ASSIGNS, Does.HANDS), "it makes this part of the metadata"),
+        *clues.by_name(phases, names, (Does.MAKES, Does.ASSIGNS, Does.HANDS), "it builds this part of the metadata"),
         *clues.by_name(phases, names, (Does.STORES,), "the kernel that writes it"),
     ]
     yield from sorted(written, key=lambda suspect: not suspect.file.startswith(BACKENDS))
@@ -111,10 +109,10 @@ def _outside(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
                 names |= clues.arguments(caller, line, ran, match[2])
     if match[1] == "store":
         yield from launchers
-    makers = clues.by_name(phases, names, (Does.MAKES,), "it makes what the kernel is given")
+    makers = clues.by_name(phases, names, (Does.MAKES,), "it creates the kernel's argument")
     yield from sorted(makers, key=lambda suspect: not suspect.file.startswith(BACKENDS))
     yield from clues.makers(names)
-    handing = clues.by_name(phases, names, (Does.ASSIGNS,), "it hands this to the kernel as it came")
+    handing = clues.by_name(phases, names, (Does.ASSIGNS,), "it passes this to the kernel unchanged")
     yield from (suspect for suspect in handing if suspect.file.startswith(BACKENDS))
     yield from (*launchers, *kernels)
 
@@ -139,7 +137,7 @@ def _moved(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     phases = clues.way.of_step(_step(verdict), verdict.where.partition(":")[0])
     names = names_of(verdict, clues.case.setup)
     stores = clues.by_name(phases, names, (Does.STORES,), "it stores the wrong values")
-    makers = clues.by_name(phases, names, (Does.WRITES, Does.MAKES), "it makes the list")
+    makers = clues.by_name(phases, names, (Does.WRITES, Does.MAKES), "it builds the list")
     # A tail that is no slot at all is memory that nobody wrote.
     yield from (*makers, *stores) if "neither allocated" in verdict.where else (*stores, *makers)
     for folder in (f"{_KERNELS}ops/speculative/", WORKERS):
@@ -150,7 +148,7 @@ def _attribute(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     owner, _, name = (verdict.cell.buffer if verdict.cell else "").partition(".")
     # It should be there when the first call comes.
     for phases in ((BUILD, CAPTURE), clues.way.phases):
-        for suspect in clues.by_name(phases, {plain(name)}, tuple(Does), "it goes by the attribute"):
+        for suspect in clues.by_name(phases, {plain(name)}, tuple(Does), "it uses the attribute"):
             if suspect.function[1].partition(".")[0] == owner:
                 yield suspect
 
@@ -160,7 +158,7 @@ def _slots(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     phases = clues.way.of_step(_step(verdict), "graph")
     does = (Does.WRITES, Does.STORES, Does.ASSIGNS)
     for names in ({"swa_out_cache_loc", "out_cache_loc_swa"}, {"out_cache_loc"}):
-        writers = clues.by_name(phases, names, does, "it says where tokens write")
+        writers = clues.by_name(phases, names, does, "it assigns the slots that tokens write")
         # Pools write what they are handed.
         yield from sorted(writers, key=lambda suspect: suspect.file.startswith(_POOLS))
 
@@ -172,7 +170,7 @@ def _output(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     eager = clues.way.of_step(step, "eager", "verify")
     if verdict.cell and verdict.cell.buffer.endswith("_pool"):
         yield from clues.by_name(graph, names, (Does.STORES, Does.WRITES, Does.HANDS), "it writes the wrong output")
-        for reader in clues.by_name(graph, names, (Does.ASSIGNS, Does.READS), "it goes by the output"):
+        for reader in clues.by_name(graph, names, (Does.ASSIGNS, Does.READS), "it uses the output"):
             yield from (reader, *clues.callers(reader.function, (CAPTURE, *graph), f"it calls {reader.function[1]}"))
     words = features_of(verdict)
     if words and clues.case.setup.backend == "flashinfer":
