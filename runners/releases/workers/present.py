@@ -61,6 +61,11 @@ def with_draft(
 
 def build(setup: Setup, device: str, models: Folders) -> Live:
     """Target and EAGLE draft worker."""
+    if (setup.runner, setup.algorithm) == ("verify", "EAGLE3") and release_order(present_release()) < release_order(
+        "0.5.11"
+    ):
+        # set_eagle3_layers_to_capture() without the draft model's layers, in cuda_graph_runner.py, 0.5.10.post1:648.
+        raise Unsupported("before 0.5.11 graphs of EAGLE3's targets keep states of layers that a small target lacks")
     worker: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
     live = with_draft(setup, device, server_args(setup, device, models), worker.EagleDraftWorker)
     if GENERATION.phased:
