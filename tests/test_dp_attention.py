@@ -30,6 +30,7 @@ from repro.traces.trace import Termination
 from repro.upstream.edits import Edit
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
+from runners.targets.mended import mended
 from runners.targets.overlay import Overlay, make_overlay
 from tests.builders.cases import FULL, PADDED, PAIR, SINGLE, setup_of, step
 
@@ -111,6 +112,12 @@ PLANTED = {
 }
 
 
+def mended_for(runner: str, target: Target) -> Target:
+    """The target; for verify without the bug that ends an idle batch of its eager pass on Triton."""
+    overlay = mended(target, ("verify-idle-without-indices",)) if runner == "verify" else None
+    return overlay.target if overlay else target
+
+
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize(
@@ -120,7 +127,7 @@ def test_the_newest_release_is_right_and_what_only_ranks_run_is_watched(runner: 
     target = Target(NEWEST, "emulated")
     case = case_of(runner)
     case = replace(case, steps=(*case.steps, replace(case.steps[1], elsewhere=6)))  # no graph holds so many
-    with Pool(target, timeout_s=120) as pool:
+    with Pool(mended_for(runner, target), timeout_s=120) as pool:
         trace = pool.run(case)
         assert trace.ended.how is Termination.DONE, trace.ended
         assert overall(judge_all(case, trace)) is Status.PASS
@@ -138,7 +145,7 @@ def test_the_newest_release_is_right_and_what_only_ranks_run_is_watched(runner: 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_every_release_holds_the_ranks_tokens(runner: str, target: Target) -> None:
     """Every release names what padding does not show."""
-    with Pool(target, timeout_s=120) as pool:
+    with Pool(mended_for(runner, target), timeout_s=120) as pool:
         trace = pool.run(case_of(runner))
     assert trace.ended.how is Termination.DONE, trace.ended
     assert all(len(trace.path(number, "gathered")) == 2 for number in range(5))
