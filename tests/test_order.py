@@ -14,6 +14,8 @@ from runners.engines.order import Order
 from runners.engines.triton.stored import stored
 from runners.engines.without_device import copied_to_host, hosted
 
+pytestmark = pytest.mark.emulated
+
 FIRST, SECOND = torch.cpu.Stream(), torch.cpu.Stream()
 
 

@@ -16,6 +16,8 @@ from runners.recording.observer import RunCase, Watch
 from runners.sessions.passed import noted
 from runners.sessions.replay import Silent
 
+pytestmark = pytest.mark.emulated
+
 SOURCE = """
 class Runner:
     def __init__(self):

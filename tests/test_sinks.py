@@ -19,6 +19,8 @@ from runners.targets.environments import sglang_path
 from runners.targets.overlay import Overlay, make_overlay
 from tests.builders.cases import PAIR, SINGLE, case_of, failures, setup_of
 
+pytestmark = pytest.mark.emulated
+
 TARGET = Target(NEWEST, "emulated")
 DECODE = case_of(fitted(setup_of("decode", "fa3", capture_bs=(2,), family=GPT_OSS)), PAIR, SINGLE)
 VERIFY = case_of(setup_of("verify", "fa3", capture_bs=(2,), algorithm="EAGLE3"), PAIR, SINGLE)
