@@ -360,7 +360,7 @@ class Recorded(StrEnum):
         "replays between, in UTF-8.")
     ORDER = PathRow("order", When.ONCE, sessions=OF_ROUNDS, engines=EMULATED, oracle="order",
         arrays="accesses int64 []; KIND: PLACE and PLACE uint8 [n]",
-        meaning="The accesses to a device's memory that were looked at; pairs that no event orders, the later one "
+        meaning="1 if accesses to a device's memory were looked at; pairs that no event orders, the later one "
         "first, with their streams, in UTF-8.")
     ROUND_EAGER = PathRow("round_eager", When.ROUND, sessions=OF_ROUNDS,
         where="all requests have ended",

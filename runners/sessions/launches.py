@@ -138,7 +138,7 @@ class Launches:
         """Accesses that no event orders, in words; and how many accesses were looked at."""
         if self.order is None:
             return
-        watch.see(-1, Recorded.ORDER, "accesses", np.asarray(self.order.accesses))
+        watch.see(-1, Recorded.ORDER, "accesses", np.asarray(int(self.order.accesses > 0)))
         for race in self.order.races.values():
             words = f"{race.first.place} on {race.first.stream}, {race.second.place} on {race.second.stream}"
             watch.see(
