@@ -294,7 +294,7 @@ def _environment() -> Environment:
 
 
 def _linked(text: str) -> Markup:
-    """A text of ours in which code stands between backquotes, and #NUMBER is a thread of sglang's tracker."""
+    """A text of eagleeye in which code stands between backquotes, and #NUMBER is a thread of sglang's tracker."""
     parts = []
     for place, part in enumerate(text.split("`")):
         escaped = str(escape(wording.printable(part)))

@@ -113,7 +113,7 @@ def bugs(cards: Sequence[Card], history: History) -> tuple[Bug, ...]:
 
 
 def _days(begin: str, end: str) -> int:
-    """Between two days; 0 where one of them is none."""
+    """The days between two dates; 0 if one is missing."""
     try:
         return max(0, (date.fromisoformat(end) - date.fromisoformat(begin)).days)
     except ValueError:

@@ -18,7 +18,7 @@ FILE = "sglang/srt/speculative/multi_layer_eagle_draft_extend_cuda_graph_runner.
 CAPTURE = "OneGraphMultiLayerEagleMultiStepDraftExtendCudaGraphRunner._capture_one_graph"
 SETUP = replace(setup_of("multi_layer", "fa3", capture_bs=(4,)), one_graph=True)
 CASE = case_of(SETUP, FULL, PADDED)
-# What multi-layer-stale-padding explains, in all releases.
+# The failures that multi-layer-stale-padding explains, in all releases.
 KNOWN = {"slot0_padding", "kv_indices", "kv_reads", "history"}
 
 

@@ -25,7 +25,7 @@ BACKEND = "sglang/srt/layers/attention/hybrid_linear_attn_backend.py"
 DECODE = fitted(setup_of("decode", capture_bs=(4,), family=GDN))
 COMMITS = "sglang/srt/speculative/spec_utils.py"
 VERIFY = fitted(setup_of("verify", capture_bs=(4,), family=GDN))
-# Of the statement that is not inside another one's branch.
+# Only the statement outside of other branches counts.
 ACCEPTED_LAST = " " * 16 + "last_correct_step_indices=last_correct_step_indices"
 MORE = f"{ACCEPTED_LAST.rstrip()} + 1"
 CASE = Case(setup=DECODE, steps=(step(*SINGLE), replace(step(*PADDED), layout=3), replace(step(*PAIR), layout=5)))

@@ -73,7 +73,7 @@ def rows(runner: str, backend: str, name: str) -> tuple[Row, ...]:
     # Sorted, as sets have another order in each process.
     missing = dict.fromkeys(sorted(having))
     plain = tuple(pair for pair in missing if not having[pair][0].features)
-    # Those alone, so that an option which other runners have changes nothing here.
+    # Options of other runners must change nothing here, so only these count.
     able = [feature for feature in FEATURES if any(feature in pair for pair in having)]
     used: Counter[str] = Counter()
     chosen: list[Row] = []

@@ -30,7 +30,7 @@ class BackendFacts:
     # there is one, which flashinfer's asserts that there is not.
     drafts_in_windows: bool = True
     starts_in_windows: bool = True
-    # Whether graphs make its draft-extend metadata themselves, so that one can hold several layers (Setup.one_graph).
+    # True if graphs build its draft-extend metadata, so one graph can hold several layers (Setup.one_graph).
     extends_in_graph: bool = False
     # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
     quantises: bool = False

@@ -70,7 +70,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         backends=dict.fromkeys(("decode", "verify"), ("triton", "flashinfer", "fa3")),
         algorithms=("EAGLE",),
         recurrent=True,
-        # Of bfloat16 Triton's interpreter knows nothing, and recurrent layers are Triton's over every backend.
+        # Triton's interpreter lacks bfloat16, and recurrent layers run on Triton over every backend.
         dtypes=("float16", "float32"),
     ),
     MAMBA2: FamilyFacts(

@@ -281,7 +281,7 @@ RUNNER_FACTS = {
         accepts=True,
         branches=False,
         room=room.extend_room,
-        # Where each layer has a graph of its own, later ones have no metadata yet at the first launch.
+        # With a graph for each layer, later layers have no metadata yet at the first launch.
         reads=(replace(_BEFORE_TREE, calls=reads.call_per_graphs_layer), *_BEFORE_GROWN_TREES),
         row_buffers=_EXTEND,
     ),

@@ -41,7 +41,7 @@ def _watch(noted: int, patience_s: float) -> None:
 
 
 def _place_of_main() -> str:
-    """The innermost line of ours that the main thread is at."""
+    """The innermost line of eagleeye in the main thread."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     lines = [entry for entry in traceback.extract_stack(frame) if entry.filename.startswith(_PROJECT)]
     return f"{lines[-1].filename}:{lines[-1].lineno} ({lines[-1].name})" if frame and lines else "at its exit"

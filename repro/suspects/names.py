@@ -10,7 +10,7 @@ from repro.cases.case import Setup
 from repro.suspects.statements import plain
 from repro.traces.finding import Verdict
 
-# By the name in a trace; of a backend that reads a page table, and of any.
+# Keys are names in a trace: first those of backends with a page table, then those of any.
 _OF_PAGES: Mapping[str, tuple[str, ...]] = {
     "kv_indices": ("page_table",),
     "window_kv_indices": ("swa_page_table", "page_table"),
@@ -26,7 +26,7 @@ _ALSO: Mapping[str, tuple[str, ...]] = {
     "targets": ("tgt_cache_loc",),
     "sources": ("src_cache_loc",),
 }
-# By what a verdict says is in play.
+# Keys are words of a verdict.
 FEATURES: Mapping[str, tuple[str, ...]] = {
     "window": ("window", "sliding"),
     "logit cap": ("logit_cap", "logits_soft_cap"),

@@ -33,7 +33,7 @@ _READ_BY_HOST = {
     torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__,
     torch.Tensor.__int__, torch.Tensor.__index__, torch.Tensor.__float__, torch.Tensor.__array__,
 }  # fmt: skip
-# By stream, the number of its last operation that is known to have ended.
+# The number of the last operation known to have ended, for each stream.
 Clock = dict[str, int]
 
 

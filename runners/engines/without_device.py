@@ -53,7 +53,7 @@ def _copies(func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def followed(follower: Follower) -> Iterator[None]:
-    """While entered, this is told."""
+    """While entered, it is reported."""
     _Unpinned.follower = follower
     try:
         yield

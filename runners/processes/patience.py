@@ -19,7 +19,7 @@ _IDLE = 0.2
 # For how long it may be silent behind the end of its patience for such a reason: kernels of flashinfer take minutes
 # where many sessions compile side by side. How long it may then be silent before it is looked at again, or goes on.
 _EXCUSED_S, _AGAIN_S = 900.0, 30.0
-# What it waited for a processor counts from here on: a process waits some milliseconds on any host.
+# Shorter waits for a processor do not count: a process waits some milliseconds on any host.
 _STARVED_S = 1.0
 
 
@@ -35,7 +35,7 @@ def patient(wait: Callable[[float], None], pid: int, deadline: float) -> float:
         except Silence:
             earlier, starved = starved, _starved(pid)
             lost = starved - earlier
-            # What was compiled is loaded and run after its compilers have ended.
+            # Compiled code is loaded and run after its compilers have ended.
             before, worked = worked, at_work(pid)
             more = max(_AGAIN_S if worked or before else 0.0, lost if lost > _STARVED_S else 0.0)
             if not more or deadline >= latest:

@@ -41,7 +41,7 @@ class _Passed:
         self._phase, self._count = "-1 build", 0
         self._keys: dict[CodeType, _Key | None] = {}
         self._phases: dict[str, dict[_Key, _Calls]] = {}
-        # What the emulated engine launches kernels by, in whose code they are not seen.
+        # The emulated engine's launcher, in whose code kernels are not seen.
         self._launch = getattr(triton_interpreter.GridExecutor.__call__, "__code__", None)
 
     def at(self, step: int, path: str) -> None:

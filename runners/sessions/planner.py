@@ -48,7 +48,7 @@ class Planner:
         self.first: Any = None
         self.calls = self._depth = 0
         backends = attention_backends(roots)
-        # Of one that is made of several, the one of the full layers.
+        # A pool of several has the full layers' pool.
         self.kinds = sorted({type(getattr(each, "full_attn_backend", each)).__name__ for each in backends})
         self._numbers = {id(backend): number for number, backend in enumerate(backends)}
         # As sglang decides it for a deployment: as soon as one of them does. Before 0.5.13 all did.

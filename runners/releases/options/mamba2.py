@@ -19,7 +19,7 @@ def mamba2(setup: Setup) -> dict[str, Any]:
         "mamba_num_heads": 4,
         "mamba_head_dim": 16,
         "ssm_state_size": 16,
-        # By both of its names.
+        # It has two names.
         "n_groups": 2,
         "mamba_n_groups": 2,
         "conv_kernel": 4,
