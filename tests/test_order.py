@@ -122,12 +122,12 @@ def moves(source, count, target, marks, width: tl.constexpr):  # type: ignore[no
     row = source + tl.load(count)
     place = target
     for _ in range(width):
-        handed_on(place, tl.load(row))  # type: ignore[no-untyped-call]  # the same
+        handed_on(place, tl.load(row))  # type: ignore[no-untyped-call]  # Triton kernels have no types
         place += 1
     tl.atomic_add(marks + tl.load(target), 1)
 
 
-def handed_on(into, value):  # type: ignore[no-untyped-def]  # the same
+def handed_on(into, value):  # type: ignore[no-untyped-def]  # Triton kernels have no types
     tl.store(into, value)
 
 
