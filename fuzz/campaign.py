@@ -16,7 +16,7 @@ from fuzz.waited import Waited
 from repro.cases.case import Case, Setup
 from repro.commands.interrupts import Limit, held, let_in, limited
 from repro.traces.campaign import Campaign, Transition
-from repro.traces.finding import REFERENCE, Status, Verdict, by_oracle
+from repro.traces.finding import ENDED, REFERENCE, Status, Verdict, by_oracle
 from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import Termination, Trace
 
@@ -113,6 +113,7 @@ class _Loop:
         self.causes = Causes()
         self.waited = Waited(hooks)
         self.others: set[str] = set()  # failures that another process triages
+        self.came_back: dict[str, set[str]] = {}  # what failed with a failure in its triage
         self.started = 0.0  # when the first case had ended: a plan's seconds are not those of imports
 
     def run(self) -> str:
@@ -198,9 +199,16 @@ class _Loop:
             triaged = self._failure(ran, lead_up, verdict, others)
             finding = stats.findings[verdict.fingerprint]
             if finding.failed or verdict.fingerprint in self.others or not stats.plan.triage:
-                self.causes.put(verdict, others)
+                self.causes.put(verdict, [other for other in others if self._follows(other, verdict)])
                 return bool(triaged and stats.plan.stop_at_first and finding.failed)
         return False
+
+    def _follows(self, other: Verdict, cause: Verdict) -> bool:
+        """True if a failure beside a cause may be taken for its consequence in other cases, too: it came back with it,
+        or only another process can know. A session's end is not guessed at: its process may have been killed."""
+        if cause.fingerprint in self.came_back:
+            return other.fingerprint in self.came_back[cause.fingerprint]
+        return other.oracle != ENDED
 
     def _count(self, fingerprint: str, failed: Iterable[Verdict]) -> None:
         """One more case of a finding, with what failed besides."""
@@ -282,6 +290,7 @@ class _Loop:
         self.attempts[fingerprint] += 1
         # What came out where every launch is waited for was seen in a run of its own, not in this one.
         triage.run(ran.case, lead_up, None if waiting else ran.trace)
+        self.came_back[fingerprint] = triage.came_back
         self._foresee()
         self.hooks.tell(stats.progress("triaged"))
         return True

@@ -93,6 +93,7 @@ class CampaignTriage:
         behind it in its case."""
         self._hooks, self._stats, self._past = hooks, stats, past
         self._consequences = tuple(consequence.name for consequence in consequences)
+        self.came_back: set[str] = set()  # fingerprints of what failed where it failed again
         self._lead_up: Case | None = None
         self._at_case, self._at_seconds = stats.cases, stats.seconds
         self._excerpts: dict[Case, tuple[Excerpt, ...]] = {}
@@ -107,7 +108,7 @@ class CampaignTriage:
         triage_hooks = TriageHooks(
             run=self._counted(hooks.run),
             run_fresh=self._counted(hooks.run_fresh),
-            judge=unexplained(hooks.judge, hooks.explain),
+            judge=self._noted(unexplained(hooks.judge, hooks.explain)),
             keep=self._keep,
             say=self._say,
             each_run=lambda runs: self._say(f"shrinking {self._triage.name}, run {runs}"),
@@ -143,6 +144,18 @@ class CampaignTriage:
             return trace
 
         return counted
+
+    def _noted(self, judge: Judge) -> Judge:
+        """The same, with failures remembered."""
+
+        def noted(case: Case, trace: Trace) -> Sequence[Verdict]:
+            verdicts = judge(case, trace)
+            failed = {verdict.fingerprint for verdict in verdicts if verdict.status is Status.FAIL}
+            if self._triage.verdict.fingerprint in failed:
+                self.came_back |= failed
+            return verdicts
+
+        return noted
 
     def _keep(self, finding: Finding, trace: Trace | None) -> None:
         """Store this form: in the statistics first, so that it counts whatever happens next, then on disk."""

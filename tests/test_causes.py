@@ -63,6 +63,25 @@ def test_a_known_consequence_alone_is_another_cause_only_where_the_known_one_was
         assert sum(found.cases for found in done.findings) == done.verdicts["other"]["fail"]
 
 
+def test_an_end_that_did_not_come_back_with_a_cause_stands_alone_in_other_cases() -> None:
+    """A session that was killed just behind a wrong value: the next one that is killed has nothing to do with it."""
+    killed = Verdict(oracle="ended", status=Status.FAIL, where="crashed SIGKILL in replay")
+    doubt = replace(FAIL, status=Status.UNKNOWN)
+    for back, findings in ((True, ["oracle"]), (False, ["oracle", "ended"])):
+        ran: list[Case] = []
+
+        def fails(case: Case, back: bool = back, ran: list[Case] = ran) -> list[Verdict]:
+            if not padded_after_larger(case):
+                return []
+            ran.append(case)
+            if case.setup.slots != ran[0].setup.slots:
+                return [doubt, killed]
+            return [FAIL, killed] if back or len(ran) == 1 else [FAIL]
+
+        done = World(fails=fails).go(replace(PLAN, cases=120))
+        assert [finding.oracle for finding in done.findings] == findings
+
+
 def test_a_first_wrong_value_that_does_not_come_back_leaves_the_next() -> None:
     world = World(
         fails=lambda case: [FAIL, OTHER] if padded_after_larger(case) else [],
