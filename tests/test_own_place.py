@@ -77,6 +77,27 @@ def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monke
     assert {path.name for path in tmp_path.iterdir()} == {"b", "a-link"}
 
 
+def test_a_temporary_folder_that_another_process_removes_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    make = tempfile.mkdtemp
+    swept: list[str] = []
+
+    def make_and_wait(prefix: str) -> str:
+        folder = make(prefix=prefix)
+        if not swept:
+            swept.append(folder)
+            with temporary_folder(prefix):  # as another process that is faster
+                assert not Path(folder).exists()
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_wait)
+    with temporary_folder("a-") as folder:
+        assert list(tmp_path.iterdir()) == [folder] and swept != [str(folder)]
+    assert not list(tmp_path.iterdir())
+
+
 def test_temporary_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
     script = "from pathlib import Path; from repro.cases.atomic_file import written; "
     script += f"kept = written(Path({str(tmp_path / 'left')!r})); name = kept.__enter__().name"

@@ -33,27 +33,38 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     """A folder in the system's temporary one, for as long as the block lasts. If its process is killed, the next that
     asks for one with this prefix removes it."""
     for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with contextlib.suppress(OSError), _locked(path, fcntl.LOCK_NB):
+        with contextlib.suppress(OSError):
+            handle = _opened_and_locked(path, fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
+            os.close(handle)
+    folder, handle = _new_locked(prefix)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def _new_locked(prefix: str) -> tuple[Path, int]:
+    """A new temporary folder, and the handle that locks it. Until it is locked, another process may take it for one
+    that was left, and remove it."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
-        with _locked(folder) as handle:
-            if os.fstat(handle).st_nlink:  # else another process removed it before it was locked
-                try:
-                    yield folder
-                finally:
-                    shutil.rmtree(folder, ignore_errors=True)
-                return
+        with contextlib.suppress(FileNotFoundError):
+            handle = _opened_and_locked(folder)
+            if os.fstat(handle).st_nlink:
+                return folder, handle
+            os.close(handle)
 
 
-@contextmanager
-def _locked(folder: Path, how: int = 0) -> Iterator[int]:
+def _opened_and_locked(folder: Path, how: int = 0) -> int:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | how)
-        yield handle
-    finally:
+    except BaseException:
         os.close(handle)
+        raise
+    return handle
 
 
 @contextmanager
