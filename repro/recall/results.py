@@ -106,7 +106,7 @@ def markdown(rows: Sequence[Row], results: Sequence[Result], how: str) -> str:
         runner = f"{row.runner}/{row.backend}" if row.is_in_reach else ""
         outcome = f"{result.oracle}: {result.where}" if result.state == FOUND else result.error or result.state
         figures = (f"{result.case}", f"{result.seconds:.0f}") if result.state == FOUND else ("", "")
-        cells = (f"#{row.id}", row.family, runner, "yes" if row.blind else "no", outcome, *figures, result.first)
+        cells = (row.name, row.family, runner, "yes" if row.blind else "no", outcome, *figures, result.first)
         rank = str(result.rank or "-") if result.state == FOUND else ""
         parts.append(f"| {' | '.join(cell.replace('|', '/') for cell in (*cells, rank))} |")
     return "\n".join(parts) + "\n"

@@ -27,8 +27,9 @@ FAMILIES = (
     "kernels",
     "fall-back",
 )
-# fix: by the rule. earlier: by the same rule, of releases before it. carried: another project's, by its pattern.
-KINDS = ("fix", "earlier", "carried")
+# fix: by the rule. release: by the rule, read in the difference of two releases; its pull request is not known.
+# earlier: by the same rule, of releases before it. carried: another project's, by its pattern.
+KINDS = ("fix", "release", "earlier", "carried")
 _TEXT_MAX = 400
 _REQUIRED = {"id", "mechanism", "fixed_in", "family"}
 _OPTIONAL = {"kind", "runner", "backend", "base", "edit", "revert", "out", "blind", "built"}
@@ -40,10 +41,10 @@ class BadRows(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A bug. id: its pull request, with a word behind it where one mends several. mechanism: a sentence. fixed_in: the
-    first release without it. runner, backend: those that its report names. base: the release on which the edits put it
-    back. out: why no runner reaches it; empty if one does. blind: true if it was not looked at before its first run.
-    built: what was built for it since."""
+    """A bug. id: its pull request, or its release, with a word behind it where one mends several. mechanism: a
+    sentence. fixed_in: the first release without it. runner, backend: those that its report names. base: the release on
+    which the edits put it back. out: why no runner reaches it; empty if one does. blind: true if it was not looked at
+    before its first run. built: what was built for it since."""
 
     id: str
     mechanism: str
@@ -57,6 +58,10 @@ class Row:
     out: str = ""
     blind: bool = False
     built: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.id if self.kind == "release" else f"#{self.id}"
 
     @property
     def is_in_reach(self) -> bool:
