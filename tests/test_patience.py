@@ -12,6 +12,7 @@ import pytest
 
 from runners.processes import patience
 from runners.processes.wire import Silence
+from runners.processes.worker_handle import Worker, WorkerTrouble
 
 NOW = 1000.0
 
@@ -59,6 +60,31 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Silence):
         patience.patient(wait, 1, NOW)
     assert deadlines[-1] == NOW + 900
+
+
+def started(script: str) -> Worker:
+    """A worker of this script. Its `say` sends a message."""
+    script = f"import os, time\ndef say(text): os.write(0, text)\n{script}"
+    return Worker.started([sys.executable, "-c", script], os.environ, subprocess.DEVNULL)
+
+
+def test_a_worker_that_had_no_processor_may_start_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = iter(range(0, 900, 10))
+    monkeypatch.setattr(patience, "_starved", lambda _: next(waits))
+    worker = started("""time.sleep(0.3); say(b'{"say": "ready"}')""")
+    try:
+        worker.wait_ready(0.1)
+    finally:
+        worker.end()
+
+
+def test_a_worker_that_is_blocked_does_not_start() -> None:
+    worker = started("time.sleep(600)")
+    try:
+        with pytest.raises(WorkerTrouble, match=r"sent nothing for 0\.1 s"):
+            worker.wait_ready(0.1)
+    finally:
+        worker.end()
 
 
 def test_linux_counts_the_seconds_without_a_processor() -> None:

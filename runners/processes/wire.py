@@ -138,7 +138,7 @@ def read_exactly(handle: int, size: int, deadline: float = math.inf) -> bytes:
     parts: list[bytes] = []
     remaining = size
     while remaining:
-        _await(handle, select.POLLIN, deadline)
+        until_ready(handle, select.POLLIN, deadline)
         try:
             part = os.read(handle, min(remaining, _CHUNK))
         except ConnectionResetError:
@@ -155,7 +155,7 @@ def write_all(handle: int, data: bytes, deadline: float = math.inf) -> None:
     """Write everything. Silence past the deadline; OSError (a broken pipe) if the reader is gone."""
     rest = memoryview(data)
     while rest:
-        _await(handle, select.POLLOUT, deadline)
+        until_ready(handle, select.POLLOUT, deadline)
         try:
             rest = rest[os.write(handle, rest[:_CHUNK]) :]
         except BlockingIOError:
@@ -163,8 +163,9 @@ def write_all(handle: int, data: bytes, deadline: float = math.inf) -> None:
             time.sleep(0.001)
 
 
-def _await(handle: int, event: int, deadline: float) -> None:
-    """Return when the descriptor is ready. Without a deadline the read or write itself does the waiting."""
+def until_ready(handle: int, event: int, deadline: float) -> None:
+    """Return when the descriptor is ready, or its other side has closed. Silence past the deadline. Without a deadline
+    the read or write itself does the waiting."""
     if deadline == math.inf:
         return
     poll = select.poll()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from runners.processes.causes import exit_name
+from runners.processes.patience import patient
+from runners.processes.wire import Silence, until_ready
 
 # For what takes milliseconds: a fork, the end of a killed process. It is slow only on a machine about to fall over.
 PROMPT_S = 30.0
@@ -59,8 +64,14 @@ class Worker:
         return cls(process, control)
 
     def wait_ready(self, within_s: float) -> None:
-        """Return once it has imported what it needs. WorkerTrouble, with its reason, if it could not."""
-        message = self._hear(within_s, ("ready", "failed"))
+        """Return once it has imported what it needs. WorkerTrouble, with its reason, if it could not, or took longer:
+        seconds without a processor do not count."""
+        heard = partial(until_ready, self._control.fileno(), select.POLLIN)
+        try:
+            patient(heard, self._process.pid, time.monotonic() + within_s)
+        except Silence:
+            raise WorkerTrouble(f"the worker sent nothing for {within_s:g} s") from None
+        message = self._hear(PROMPT_S, ("ready", "failed"))
         if message["say"] == "failed":
             raise WorkerTrouble(f"the worker cannot import what it needs: {message.get('text')}")
 
