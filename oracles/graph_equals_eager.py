@@ -91,17 +91,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
             continue
         compared += 1
         if not _all_equal(case.setup, record, number):
-            variants = tuple(v for path in VARIANTS if (v := _run(case.setup, record, number, path)) is not None)
-            step = Step(
-                number=number,
-                setup=case.setup,
-                graph=graph,
-                eager=eager,
-                variants=variants,
-                carried=carried,
-                references=references_of(record, number, len(case_step.requests)),
-            )
-            wrongs += _judge_step(step, len(case_step.requests), locs, doubts)
+            rows = len(case_step.requests)
+            step = _step(case.setup, record, number, rows, graph, eager, carried)
+            wrongs += _judge_step(step, rows, locs, doubts)
         carried.update(eager.kv)
     if doubts and not wrongs:
         where = TIE if compared + by_eager_alone == len(case.steps) else MISSING
@@ -131,6 +123,19 @@ def _run(setup: Setup, record: Record, step: int, path: Recorded) -> Run | None:
     integers = {name: array for name, array in outputs.items() if array.dtype.kind in "iub"}
     floats = {name: array for name, array in outputs.items() if name not in integers}
     return Run(path=path, integers=integers, floats=floats, kv=kv)
+
+
+def _step(setup: Setup, record: Record, number: int, rows: int, graph: Run, eager: Run, carried: Contents) -> Step:
+    variants = (_run(setup, record, number, path) for path in VARIANTS)
+    return Step(
+        number=number,
+        setup=setup,
+        graph=graph,
+        eager=eager,
+        variants=tuple(variant for variant in variants if variant is not None),
+        carried=carried,
+        references=references_of(record, number, rows),
+    )
 
 
 def _same_outputs(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> bool:

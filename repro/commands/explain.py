@@ -24,6 +24,7 @@ from repro.commands.first import likeliest, named_lines
 from repro.commands.options import watched
 from repro.ledger.known import Issue, load
 from repro.ledger.rows import SEED
+from repro.shrinking.confirm import Run
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import writes
 from repro.shrinking.replay import Outcome, line, outcome_of
@@ -73,15 +74,7 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
         baseline = _baseline(outcome, failure)
         say(f"{options.seed} on {target}: {failure}: {baseline.failed} of {baseline.judged} runs")
         patches = list(known_patches(options.seed, subject, verdict, rig))
-        rows = []
-        likeliest, others = patches[:1], patches[1:]
-        for row in chain(
-            try_all(rig, subject, list(switches(seed.case.setup)), run, tries),
-            *(try_patches(rig, subject, part, run, tries) for part in (likeliest, others)),
-        ):
-            rows.append(row)
-            if row.runs.judged or row.runs.state is State.ERROR:
-                rig.tell(f"{row.switch.name}: {row.runs.state}")
+        rows = list(_tried(rig, subject, patches, run, tries))
     paragraph = conclusion(rows, patches, baseline)
     written, functions = ([], ()) if options.without_first else _first(rig, subject, _base(rows))
     _show(rows, [*summary(rows), *written, *listed(functions), paragraph])
@@ -103,6 +96,18 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
         }
         write_text(options.json, json.dumps(form, indent=1) + "\n")
     return code
+
+
+def _tried(rig: Rig, subject: Subject, patches: Sequence[Patch], run: Run, tries: int) -> Iterator[Row]:
+    """Each switch and then each patch, the likeliest patch first, with the runs of it; their states are shown."""
+    rows = chain(
+        try_all(rig, subject, list(switches(subject.case.setup)), run, tries),
+        *(try_patches(rig, subject, part, run, tries) for part in (patches[:1], patches[1:])),
+    )
+    for row in rows:
+        if row.runs.judged or row.runs.state is State.ERROR:
+            rig.tell(f"{row.switch.name}: {row.runs.state}")
+        yield row
 
 
 def _found_target(seed: Seed) -> Target:

@@ -85,6 +85,10 @@ class TargetUnavailable(Exception):
     """A target that cannot be run here. The text is one line."""
 
 
+# A proof at one of its checkpoints.
+Visit = tuple[ProofRow, Checkpoint]
+# The target of each checkpoint, or why there is none.
+Targets = dict[tuple[Fix, Checkpoint], Target | str]
 # One result for each of the proofs, in their order.
 Ask = Callable[[Target, Sequence[Proof]], Sequence[Result]]
 # The target with this fix taken out of this release. TargetUnavailable if there is none.
@@ -140,14 +144,8 @@ def prove(
     release can be run; a proof uses the checkpoints that can.
     """
     rows = [with_what_is_there(row, newest, there) for row in rows]
-    targets: dict[tuple[Fix, Checkpoint], Target | str] = {}
-    proofs_on: dict[Target, list[Proof]] = {}
-    for row, checkpoint in ((r, c) for r in rows if not r.reason for c in checkpoints(r.fix, newest, there)):
-        if (row.fix, checkpoint) not in targets:
-            targets[row.fix, checkpoint] = _target(row, checkpoint, without)
-        target = targets[row.fix, checkpoint]
-        if isinstance(target, Target) and row.proof not in proofs_on.setdefault(target, []):
-            proofs_on[target].append(row.proof)
+    visits = [(row, checkpoint) for row in rows if not row.reason for checkpoint in checkpoints(row.fix, newest, there)]
+    targets = _targets(visits, without)
     answers: dict[tuple[Target, Proof], Result] = {}
     done: list[ProofRow] = []
 
@@ -162,10 +160,27 @@ def prove(
             on_row(done[-1])
 
     finish()
-    for target, proofs in proofs_on.items():
+    for target, proofs in _proofs_by_target(visits, targets).items():
         answers |= {(target, proof): answer for proof, answer in zip(proofs, ask(target, proofs), strict=True)}
         finish()
     return done
+
+
+def _targets(visits: Sequence[Visit], without: Without) -> Targets:
+    targets: Targets = {}
+    for row, checkpoint in visits:
+        if (row.fix, checkpoint) not in targets:  # to take a fix out of a release takes long
+            targets[row.fix, checkpoint] = _target(row, checkpoint, without)
+    return targets
+
+
+def _proofs_by_target(visits: Sequence[Visit], targets: Targets) -> dict[Target, list[Proof]]:
+    proofs: dict[Target, list[Proof]] = {}
+    for row, checkpoint in visits:
+        target = targets[row.fix, checkpoint]
+        if isinstance(target, Target) and row.proof not in proofs.setdefault(target, []):
+            proofs[target].append(row.proof)
+    return proofs
 
 
 def _target(row: ProofRow, checkpoint: Checkpoint, without: Without) -> Target | str:
@@ -181,7 +196,7 @@ def _target(row: ProofRow, checkpoint: Checkpoint, without: Without) -> Target |
 def _stops(
     row: ProofRow,
     visited: Sequence[Checkpoint],
-    targets: dict[tuple[Fix, Checkpoint], Target | str],
+    targets: Targets,
     answers: dict[tuple[Target, Proof], Result],
     exact: bool,
 ) -> tuple[CheckpointResult, ...] | None:

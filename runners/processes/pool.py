@@ -82,12 +82,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         self._timeout_s, self._start_s, self._fresh = timeout_s, start_s, fresh
         self._log = Log(log)
         self._host = Host(
-            target,
-            lambda: worker_environment(target, device=device) | cold(target, self._backend) | self._variables,
-            self._log,
-            start_s=start_s,
-            session=session,
-            wrapper=wrapper,
+            target, partial(self._environment, device), self._log, start_s=start_s, session=session, wrapper=wrapper
         )
         self._kept = Kept()
         self._last: Open | None = None  # the session of the last run
@@ -102,6 +97,9 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         self._upcoming: tuple[Case, ...] = ()
         self._change: Mapping[str, object] = {}
         self._alone, self._backend, self._asks = False, "", asks
+
+    def _environment(self, device: str) -> dict[str, str]:
+        return worker_environment(self.target, device=device) | cold(self.target, self._backend) | self._variables
 
     def __exit__(self, *_: object) -> None:
         self.close()

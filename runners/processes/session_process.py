@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,33 +36,62 @@ Changed = Callable[[Mapping[str, Any], OpenSession], OpenSession]
 _held: list[object] = []
 
 
-def unchanging(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession:
-    """For sessions in which nothing can be changed."""
+def _unchanging(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession:
     raise Unsupported(f"sessions of this kind cannot be changed: {', '.join(change)}")
 
 
-def unclosable() -> None:
-    """The close function of sessions that cannot be closed."""
+def _unclosable() -> None:
     raise HarnessError("sessions of this kind serve one setup")
 
 
-def unrehearsed(run: Callable[[], None]) -> None:
+def _unrehearsed(run: Callable[[], None]) -> None:
     """For sessions that compile nothing."""
 
 
-def session(
-    channel: int,
-    target: Target,
-    open_session: OpenSession,
-    changed: Changed = unchanging,
-    close: Close = unclosable,
-    rehearse: Callable[[Callable[[], None]], None] = unrehearsed,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of sessions."""
+
+    open_session: OpenSession
+    changed: Changed
+    close: Close
+    rehearse: Callable[[Callable[[], None]], None]  # runs an opening to come in a process of its own
+
+    @classmethod
+    def of(cls, module: Any) -> Kind:
+        """The sessions of a module that has open_session, and perhaps changed, close_session and rehearse."""
+        return cls(
+            open_session=module.open_session,
+            changed=getattr(module, "changed", _unchanging),
+            close=getattr(module, "close_session", _unclosable),
+            rehearse=getattr(module, "rehearse", _unrehearsed),
+        )
+
+    def opened(self, head: Mapping[str, Any], case: Case, target: Target, watch: Recorder) -> RunCase | End:
+        """The function that runs the setup's cases, or how the opening ended."""
+        try:
+            watch.at(-1, "build")
+            change = head.get("change")
+            opening = self.changed(change, self.open_session) if change else self.open_session
+            if head["cold"]:
+                self.rehearse(partial(_rehearsal, opening, case, target))
+            return opening(case.setup, target, watch)
+        except BaseException as error:  # becomes the trace's end
+            return not_opened(error, watch)
+
+    def closed(self, watch: Recorder) -> None:
+        """Close the session that is open. It raises if the kind has none that close."""
+        watch.at(-1, "close")
+        start = time.perf_counter()
+        self.close()
+        watch.spent("close", time.perf_counter() - start)
+
+
+def session(channel: int, target: Target, kind: Kind) -> None:
     """Open a session for the setup that is asked for and run cases; close it where another is asked for.
 
     No case is run behind one that does not end well. Most often the process ends, too: after a CUDA error, say, the
-    context would blame the next case. It also ends where a session cannot be closed. rehearse: runs what is to come in
-    a process of its own, where nothing was compiled yet.
+    context would blame the next case. It also ends where a session cannot be closed.
     """
     watch = Recorder(channel)
     run_case: RunCase | None = None
@@ -70,25 +100,16 @@ def session(
         case, watch.asked = case_from_json(frame.head["case"]), frame.head["asked"]
         if frame.head["open"]:
             if built:
-                watch.at(-1, "close")
-                start = time.perf_counter()
                 run_case = None
-                close()
-                watch.spent("close", time.perf_counter() - start)
-            try:
-                built = True
-                watch.at(-1, "build")
-                change = frame.head.get("change")
-                opening = changed(change, open_session) if change else open_session
-                if frame.head["cold"]:
-                    rehearse(partial(_rehearsal, opening, case, target))
-                run_case = opening(case.setup, target, watch)
-            except BaseException as error:  # becomes the trace's end
-                ended = not_opened(error, watch)
-                watch.ended(ended)
-                if not goes_on(ended):
+                kind.closed(watch)
+            built = True
+            opened = kind.opened(frame.head, case, target, watch)
+            if isinstance(opened, End):
+                watch.ended(opened)
+                if not goes_on(opened):
                     return
                 continue
+            run_case = opened
         if run_case is None:
             continue  # it was sent before the one that ended badly had
         if not case.steps:

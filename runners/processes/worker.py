@@ -17,8 +17,7 @@ from functools import partial
 from repro.cases.case import Target
 from runners.processes.causes import one_line
 from runners.processes.children import Children, live_quietly, take_over_standard_input, tell, watching
-from runners.processes.session_process import session, unchanging, unclosable, unrehearsed
-from runners.recording.observer import OpenSession
+from runners.processes.session_process import Kind, session
 
 
 def session_module(target: Target) -> str:
@@ -37,7 +36,7 @@ def main(arguments: list[str]) -> int:
     try:
         with watching(control.fileno(), partial(os._exit, 1)):
             module = importlib.import_module(options.session or session_module(options.target))
-        open_session: OpenSession = module.open_session
+        kind = Kind.of(module)
     except BaseException as error:  # becomes the "failed" message; sglang's imports may even call exit
         traceback.print_exc()
         tell(control, say="failed", text=one_line(error))
@@ -45,12 +44,7 @@ def main(arguments: list[str]) -> int:
     # What was imported lives as long as this process: keep the collector of every session from touching its pages.
     gc.freeze()
     tell(control, say="ready")
-    changed, close = getattr(module, "changed", unchanging), getattr(module, "close_session", unclosable)
-    rehearse = getattr(module, "rehearse", unrehearsed)
-    opened = partial(
-        session, target=options.target, open_session=open_session, changed=changed, close=close, rehearse=rehearse
-    )
-    sessions = Children(control, opened)
+    sessions = Children(control, partial(session, target=options.target, kind=kind))
     try:
         # What is said to a pool that is gone.
         with contextlib.suppress(ConnectionError):

@@ -40,20 +40,12 @@ def _write(folder: Path, config: Mapping[str, Any]) -> Path:
     return folder
 
 
-def llama(setup: Setup, architecture: str = "LlamaForCausalLM") -> dict[str, Any]:
-    """The configuration of a Llama of one layer, or of a draft model of that kind; of two layers, a sliding
-    and a full one, where sliding layers have KV slots of their own."""
-    is_hybrid = setup.swa and architecture == "LlamaForCausalLM"
+def dimensions(setup: Setup) -> dict[str, Any]:
+    """The entries of a configuration that all kinds of models have."""
     return {
-        "architectures": [architecture],
-        "model_type": "llama",
-        "num_hidden_layers": 2 if is_hybrid else 1,
-        **({"is_hybrid_swa": True, "hybrid_layer_pattern": [1, 0]} if is_hybrid else {}),
         "hidden_size": setup.hidden_size,
-        "intermediate_size": setup.hidden_size,
         "num_attention_heads": setup.num_heads,
         "num_key_value_heads": setup.num_kv_heads,
-        "head_dim": setup.head_dim,
         "vocab_size": setup.vocab_size,
         "max_position_embeddings": setup.context_len,
         "rms_norm_eps": 1e-5,
@@ -63,6 +55,20 @@ def llama(setup: Setup, architecture: str = "LlamaForCausalLM") -> dict[str, Any
         "torch_dtype": setup.dtype,
         "bos_token_id": 1,
         "eos_token_id": 2,
+    }
+
+
+def llama(setup: Setup, architecture: str = "LlamaForCausalLM") -> dict[str, Any]:
+    """The configuration of a Llama of one layer, or of a draft model of that kind; of two layers, a sliding
+    and a full one, where sliding layers have KV slots of their own."""
+    is_hybrid = setup.swa and architecture == "LlamaForCausalLM"
+    return dimensions(setup) | {
+        "architectures": [architecture],
+        "model_type": "llama",
+        "num_hidden_layers": 2 if is_hybrid else 1,
+        **({"is_hybrid_swa": True, "hybrid_layer_pattern": [1, 0]} if is_hybrid else {}),
+        "intermediate_size": setup.hidden_size,
+        "head_dim": setup.head_dim,
     }
 
 

@@ -7,16 +7,18 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
 from repro.cases.families import is_recurrent
-from repro.cases.layout import Ints, req_to_token
+from repro.cases.layout import req_to_token
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.recording.observer import Watch
 from runners.releases import attention_calls, model
-from runners.releases.live import Adapter, Live
+from runners.releases.live import Adapter, Family, Live
 from runners.releases.options import dp_ranks, recurrent
 from runners.releases.options.sliding import any_cache
 from runners.releases.workers import buckets, checkpoint
@@ -43,26 +45,14 @@ class Capture:
 
 def capture_of(adapter: Adapter, setup: Setup, watch: Watch) -> Capture:
     """Raises whatever sglang raises."""
-    family, table = adapter.family, req_to_token(setup)
+    family = adapter.family
     guards = Guards(engine.capturing, apart="cuda")
     windowed = model.windowed(setup.window, RUNNER_FACTS[setup.runner].windowed)
     with guards, windowed, model.capped(setup.logit_cap), model.folders(*family.configs(setup)) as folders:
         live: Live = adapter.build(setup, engine.device, folders)
-        first = family.model_runner(live)
-        model.fill_weights(first.model)
-        checkpoint.complete(live, first.model)
-        memory.fill_table(first.req_to_token_pool.req_to_token, table)
-        memory.fill_cache(family.kv(first), table)
-        for other in family.others(live):
-            _fill(live, other, table)
         workers = [worker for worker in (live.target, live.draft) if worker is not None]
         lacking = [name for worker in workers for name in absent(worker)]
-        # What is captured, and run once before, stores all its rows where padding does.
-        caches = [*family.kv(first), *(tensor for other in family.others(live) for tensor in any_cache(other))]
-        if is_recurrent(setup):
-            recurrent.ready(live, first)
-        states = [row for layers in recurrent.of_kinds(first).values() for row in layers]
-        engine.pad_into([*(tensor[: setup.page_size] for tensor in caches), *(rows[:1] for rows in states)])
+        engine.pad_into(_filled(family, live))
         watch.at(-1, "capture")
         extents, backends = Extents(), attention_backends([live.target, live.draft])
         pools = attributes.pools(backends)
@@ -88,7 +78,19 @@ def capture_of(adapter: Adapter, setup: Setup, watch: Watch) -> Capture:
     )
 
 
-def _fill(live: Live, other: Any, table: Ints) -> None:
-    model.fill_weights(other.model)
-    checkpoint.complete(live, other.model)
-    memory.fill_cache(any_cache(other), table)
+def _filled(family: Family, live: Live) -> list[torch.Tensor]:
+    """Fill weights, request table and KV caches. The rows at which padding may write: what is captured, and run once
+    before, stores all its rows there."""
+    setup, first = live.setup, family.model_runner(live)
+    table = req_to_token(setup)
+    memory.fill_table(first.req_to_token_pool.req_to_token, table)
+    caches = []
+    for runner, cache in ((first, family.kv), *((other, any_cache) for other in family.others(live))):
+        model.fill_weights(runner.model)
+        checkpoint.complete(live, runner.model)
+        memory.fill_cache(cache(runner), table)
+        caches += cache(runner)
+    if is_recurrent(setup):
+        recurrent.ready(live, first)
+    states = [row for layers in recurrent.of_kinds(first).values() for row in layers]
+    return [*(tensor[: setup.page_size] for tensor in caches), *(rows[:1] for rows in states)]

@@ -47,24 +47,29 @@ def _paged(
     out = query.new_full((*query.shape[:2], value.shape[-1]), math.nan)
     logs = query.new_full(query.shape[:2], math.nan, dtype=torch.float32)
     starts = whole(query_starts)
-    caches = [cache.reshape(-1, *cache.shape[2:]) for cache in (key, value)]
+    caches = (key.reshape(-1, *key.shape[2:]), value.reshape(-1, *value.shape[2:]))
     for sequence, length in enumerate(lengths.tolist()):
         rows = slice(max(0, int(starts[sequence])), max(0, int(starts[sequence + 1])))
         count = query[rows].shape[0]
-        if not count:
-            continue
-        slots = _slots(page_table, sequence, max(0, length), key.shape[0], key.shape[1])
+        slots = _slots(page_table, sequence, max(0, length), key.shape[0], key.shape[1]) if count else None
         if slots is None:
             continue
         seen = seen_keys(count, slots.numel(), causal=causal, left=left, right=right)
-        for cache in caches:
-            touched.reads_rows(cache, slots)
-        keys, weights = (cache[slots] for cache in caches)
-        queries = query[rows]
-        if latent_query is not None:
-            queries, keys = torch.cat((latent_query[rows], queries), -1), torch.cat((weights, keys), -1)
-        out[rows], logs[rows] = attention(queries, keys, weights, seen, scale=scale, soft_cap=soft_cap, sinks=sinks)
+        operands = _operands(query[rows], None if latent_query is None else latent_query[rows], caches, slots)
+        out[rows], logs[rows] = attention(*operands, seen, scale=scale, soft_cap=soft_cap, sinks=sinks)
     return out, logs.T.contiguous()
+
+
+def _operands(
+    query: torch.Tensor, latent_query: torch.Tensor | None, caches: Pair, slots: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The queries, keys and values of a sequence; with latent queries the values stand before the keys."""
+    for cache in caches:
+        touched.reads_rows(cache, slots)
+    keys, values = (cache[slots] for cache in caches)
+    if latent_query is None:
+        return query, keys, values
+    return torch.cat((latent_query, query), -1), torch.cat((values, keys), -1), values
 
 
 def _slots(page_table: torch.Tensor, row: int, length: int, pages: int, size: int) -> torch.Tensor | None:

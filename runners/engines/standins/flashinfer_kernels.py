@@ -54,6 +54,34 @@ class Mask:
         return torch.from_numpy(bits.astype(np.bool_).reshape(queries, keys))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """The page table of a call. numbers: page numbers, to the end of their storage. starts: where those of a sequence
+    begin. last: the tokens on its last page. shape: pages of the cache, and tokens of a page."""
+
+    numbers: torch.Tensor
+    starts: Ints
+    last: Ints
+    shape: tuple[int, ...]
+
+    def slots(self, sequence: int) -> torch.Tensor | None:
+        """The KV slots of a sequence; None if it would read foreign memory."""
+        count, size = self.shape
+        first, end = int(self.starts[sequence]), int(self.starts[sequence + 1])
+        within = np.arange(size)
+        if end <= first:
+            return torch.from_numpy(within[:0])
+        if first < 0 or end > self.numbers.numel():
+            return None
+        read = self.numbers[first:end]
+        touched.reads(read)
+        pages = read.numpy().astype(np.int64)
+        if pages.min() < 0 or pages.max() >= count:
+            return None
+        full = (end - first - 1) * size
+        return torch.from_numpy((pages[:, None] * size + within).reshape(-1)[: full + max(0, int(self.last[sequence]))])
+
+
 def _attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, variant: Variant, mask: torch.Tensor | None
 ) -> Pair:
@@ -124,27 +152,16 @@ def _paged(
     touched.reads(query_starts, page_starts, last_page_len, mask_starts)
     _compare_plan("kv_indptr", planned_keys, page_starts)
     _compare_plan("qo_indptr", planned_queries, query_starts)
-    size = key.shape[1]
-    starts, last, memory = whole(page_starts), whole(last_page_len), memory_from(pages)
-    numbers, within = memory.numpy(), np.arange(size)
+    caches = (key.reshape(-1, *key.shape[2:]), value.reshape(-1, *value.shape[2:]))
+    table = Pages(numbers=memory_from(pages), starts=whole(page_starts), last=whole(last_page_len), shape=key.shape[:2])
 
     def places(sequence: int) -> torch.Tensor | None:
-        first, end = int(starts[sequence]), int(starts[sequence + 1])
-        if end <= first:
-            return torch.from_numpy(within[:0])
-        if first < 0 or end > numbers.size:
-            return None
-        touched.reads(memory[first:end])
-        pages = numbers[first:end].astype(np.int64)
-        if pages.min() < 0 or pages.max() >= key.shape[0]:
-            return None
-        full = (end - first - 1) * size
-        slots = torch.from_numpy((pages[:, None] * size + within).reshape(-1)[: full + max(0, int(last[sequence]))])
-        for cache in caches:
-            touched.reads_rows(cache, slots)
+        slots = table.slots(sequence)
+        if slots is not None and slots.numel():
+            for cache in caches:
+                touched.reads_rows(cache, slots)
         return slots
 
-    caches = (key.reshape(-1, *key.shape[2:]), value.reshape(-1, *value.shape[2:]))
     variant = Variant(causal=causal, window_left=window_left, soft_cap=soft_cap, scale=scale)
     return _each(query, caches, whole(query_starts), places, variant, _mask(mask, mask_starts), zeroed)
 

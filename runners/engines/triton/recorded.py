@@ -81,8 +81,7 @@ def run(
     spans: Sequence[launch_memory.Span],
 ) -> bool:
     """Run every program of the grid. False, with memory as it was, where that has to be done in another way."""
-    # Who traces what Python runs is to see every line.
-    if described.kind is None or sys.gettrace() is not None:
+    if described.kind is None or sys.gettrace() is not None:  # a tracer is to see every line
         return False
     kernel = _kernel(described)
     if kernel.given_up:
@@ -96,10 +95,9 @@ def run(
         return [memory, programs, *places[:, programs], *sizes, *numbers]
 
     def run_group(programs: Any) -> None:
-        kept = _kept(kernel, described, grid, programs)
         mark = memory.mark()
         try:
-            _replay(recording, kept, inputs(programs))
+            _replay(recording, _kept(kernel, described, grid, programs), inputs(programs))
         except _Unmet:
             memory.back_to(mark)
             record(recording, function, arguments, constexprs, inputs(programs))
@@ -109,14 +107,21 @@ def run(
         memory.settle()
     except BaseException as error:
         memory.back_to((0, 0, 0, 0))
-        if isinstance(error, NotRecorded | NotBatched):
-            recording.ways = _WAYS + 1
-        elif isinstance(error, lanes.Unusual | Exception):
-            recording.unusual += 1
-        else:
+        if not _is_counted(error, recording):
             raise
         return False
     recording.unusual = 0
+    return True
+
+
+def _is_counted(error: BaseException, recording: Recording) -> bool:
+    """True if another way can run this launch; the recording counts what it could not."""
+    if isinstance(error, NotRecorded | NotBatched):
+        recording.ways = _WAYS + 1
+    elif isinstance(error, lanes.Unusual | Exception):
+        recording.unusual += 1
+    else:
+        return False
     return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -83,15 +83,21 @@ def captured(live: Live, field: str, capture: Callable[[], Any], verifier: Calla
         worker = verifier(live, module.EAGLEWorkerV2)
         if not worker.adaptive_controller._states:  # up to 0.5.13 it makes them as it is constructed
             worker.init_cuda_graphs()
-    switches = []
-    for steps in (setup.num_steps, setup.adaptive, setup.num_steps):
-        worker.adaptive_controller._activate(steps)
-        tokens = [each.speculative_num_draft_tokens - 1 for each in (worker, draft)]
-        switches.append([steps, worker.speculative_num_steps, draft.speculative_num_steps, *tokens])
+    switched = _switched(worker, draft, (setup.num_steps, setup.adaptive, setup.num_steps))
     runner = getattr(target, of_target) if field == TARGET else getattr(draft, field)
     setattr(target, of_target, None)  # an eager pass asks it for its graphs
-    _switches[runner] = np.array(switches)
+    _switches[runner] = switched
     return runner
+
+
+def _switched(worker: Any, draft: Any, numbers: Iterable[int]) -> Array:
+    """The switches, once the worker has made them: rows of switches()."""
+    rows = []
+    for steps in numbers:
+        worker.adaptive_controller._activate(steps)
+        tokens = [each.speculative_num_draft_tokens - 1 for each in (worker, draft)]
+        rows.append([steps, worker.speculative_num_steps, draft.speculative_num_steps, *tokens])
+    return np.array(rows)
 
 
 def switches(runner: Any) -> Array | None:

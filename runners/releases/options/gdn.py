@@ -6,17 +6,17 @@ from __future__ import annotations
 from typing import Any
 
 from repro.cases.case import Setup
+from runners.releases import model
 
 
 def gdn(setup: Setup) -> dict[str, Any]:
     """The configuration of target and draft model alike: sglang takes the draft's architecture from its role."""
-    return {
+    return model.dimensions(setup) | {
         "architectures": ["Qwen3NextForCausalLM"],
         "model_type": "qwen3_next",
         "num_hidden_layers": 2,
         "full_attention_interval": 2,
         "num_nextn_predict_layers": 1,
-        "hidden_size": setup.hidden_size,
         # Multiples of what sglang pads these three to on a CPU.
         "intermediate_size": 64,
         "moe_intermediate_size": 64,
@@ -30,17 +30,6 @@ def gdn(setup: Setup) -> dict[str, Any]:
         "linear_value_head_dim": 16,
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,
-        "num_attention_heads": setup.num_heads,
-        "num_key_value_heads": setup.num_kv_heads,
         "head_dim": setup.head_dim,
         "partial_rotary_factor": 0.5,
-        "vocab_size": setup.vocab_size,
-        "max_position_embeddings": setup.context_len,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "torch_dtype": setup.dtype,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
     }

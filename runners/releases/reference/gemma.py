@@ -3,6 +3,7 @@ over its last tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,26 +83,50 @@ class Layer:
         return op.linear(by, torch.cat(outputs, dim=1), self.out)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assistant:
+    """The draft model. before, behind: the projections from and to the target's hidden states. cap: 0 for none."""
+
+    embedding: torch.Tensor
+    scale: Any
+    before: torch.Tensor
+    layers: Sequence[Layer]
+    norm: Norm
+    head: torch.Tensor
+    cap: float
+    behind: torch.Tensor
+
+    @classmethod
+    def of(cls, model: Any, vocab_size: int) -> Assistant:
+        """model: sglang's Gemma4AssistantForCausalLM."""
+        return cls(
+            embedding=model.target_embed_weight.detach().to("cpu", torch.float64),
+            scale=model.target_embed_scale,
+            before=weight(model.pre_projection),
+            layers=[Layer.of(layer) for layer in model.model.layers],
+            norm=Norm.of(model.model.norm),
+            head=weight(model.lm_head)[:vocab_size],
+            cap=model.logits_processor.final_logit_softcapping or 0.0,
+            behind=weight(model.post_projection),
+        )
+
+    def run(self, question: Question, ids: torch.Tensor, hidden: torch.Tensor) -> Result:
+        """Logits and hidden states of these tokens, which come with the hidden states of the target."""
+        by = question.by
+        embedded = by.rounded(by.exact(self.embedding[ids]) * self.scale)
+        x = op.linear(by, torch.cat((embedded, hidden), dim=-1), self.before)
+        for layer in self.layers:
+            x = layer.run(by, x, question)
+        x = self.norm.run(by, x)
+        return op.capped(by, op.linear(by, x, self.head), self.cap), op.linear(by, x, self.behind)
+
+
 def draft(live: Live, *, seeded: bool) -> Reference:
     """parents, scores_index, tokens: the tree. seeded: the first drafts are made from the last token; they come with
     the batch where they are not."""
-    setup, model = live.setup, live.draft.draft_model_runner.model
-    embedding = model.target_embed_weight.detach().to("cpu", torch.float64)
-    scale = model.target_embed_scale
-    head = weight(model.lm_head)[: setup.vocab_size]
-    cap = model.logits_processor.final_logit_softcapping or 0.0
-    before, behind, norm = weight(model.pre_projection), weight(model.post_projection), Norm.of(model.model.norm)
-    layers = [Layer.of(layer) for layer in model.model.layers]
+    setup = live.setup
+    assistant = Assistant.of(live.draft.draft_model_runner.model, setup.vocab_size)
     named = torch.arange(setup.vocab_size)
-
-    def passed(question: Question, ids: torch.Tensor, hidden: torch.Tensor) -> Result:
-        by = question.by
-        embedded = by.rounded(by.exact(embedding[ids]) * scale)
-        x = op.linear(by, torch.cat((embedded, hidden), dim=-1), before)
-        for layer in layers:
-            x = layer.run(by, x, question)
-        x = norm.run(by, x)
-        return op.capped(by, op.linear(by, x, head), cap), op.linear(by, x, behind)
 
     def run(question: Question) -> Answer:
         answer, by, batch = Answer(), question.by, question.given
@@ -110,14 +135,14 @@ def draft(live: Live, *, seeded: bool) -> Reference:
         scores, tokens = by.exact(batch["topk_p"]), batch["topk_index"]
         if seeded:
             ids = batch["bonus_tokens"].repeat_interleave(setup.topk)
-            logits, states = passed(question, ids, hidden.repeat_interleave(setup.topk, dim=1))
+            logits, states = assistant.run(question, ids, hidden.repeat_interleave(setup.topk, dim=1))
             logits, hidden = logits[:, :: setup.topk], states[:, :: setup.topk]
             tokens, sure = largest(logits, setup.topk, claims.roots())
             scores = op.shares(by, logits).gather(-1, tokens.expand(len(logits), *tokens.shape))
             known = sure.all(dim=1)
 
         def forward(_: int, ids: torch.Tensor, states: torch.Tensor, __: torch.Tensor) -> Result:
-            return passed(question, ids, states)
+            return assistant.run(question, ids, states)
 
         start = Seedling(scores=scores, tokens=tokens, hidden=hidden, named=named, known=known)
         answer.integers |= grown(by, setup.num_steps, start, forward, claims).kept(claims)

@@ -137,6 +137,21 @@ def attention(
     [heads], the score of a key without a value that each sees besides."""
     count, heads = queries.shape[1:3]
     kv_heads = seen.keys.shape[1]
+    scores = _scores(by, queries, seen, scaling, logit_cap)
+    allowed = seen.mask.repeat(heads // kv_heads, 1)
+    scores = scores.masked_fill(~allowed, -math.inf)
+    if sinks is not None:
+        each = sinks.view(kv_heads, -1, 1).expand(-1, -1, count).reshape(1, kv_heads, -1, 1)
+        scores = torch.cat((scores, each.expand(len(scores), *each.shape[1:])), dim=-1)
+    shares = scores.softmax(dim=-1)[..., : allowed.shape[-1]]
+    shares = by.moved(shares, furthest(shares[0], by.kv) * allowed)
+    sums = by.rounded(_sums(by, shares, seen)).unflatten(2, (heads // kv_heads, count))
+    return sums.permute(0, 3, 1, 2, 4).flatten(2)  # of [s, kv heads, groups, n, size]
+
+
+def _scores(by: Rounding, queries: torch.Tensor, seen: Attended, scaling: float, logit_cap: float) -> torch.Tensor:
+    """The scaled and capped scores of all keys: [samples, kv heads, groups * queries, keys]."""
+    kv_heads = seen.keys.shape[1]
     # Some kernels scale the query in the model's type before they multiply.
     scaled = by.cached(by.rounded(queries * scaling))
     grouped = (
@@ -150,17 +165,12 @@ def attention(
     if by.tensor_cores:
         reach = reach + TENSOR_FLOAT_32 * (norm + scores[0].abs())
     scores = by.moved(scores, reach)
-    if logit_cap:
-        scores = logit_cap * torch.tanh(scores / logit_cap)
-        scores = by.moved(scores, SINGLE * _TRANSCENDENTAL * scores[0].abs())
-    allowed = seen.mask.repeat(heads // kv_heads, 1)
-    scores = scores.masked_fill(~allowed, -math.inf)
-    if sinks is not None:
-        each = sinks.view(kv_heads, -1, 1).expand(-1, -1, count).reshape(1, kv_heads, -1, 1)
-        scores = torch.cat((scores, each.expand(len(scores), *each.shape[1:])), dim=-1)
-    shares = scores.softmax(dim=-1)[..., : allowed.shape[-1]]
-    shares = by.moved(shares, furthest(shares[0], by.kv) * allowed)
-    old_count = old.shape[-1]
+    return capped(by, scores, logit_cap)
+
+
+def _sums(by: Rounding, shares: torch.Tensor, seen: Attended) -> torch.Tensor:
+    """The values of all keys, weighed by their shares: [samples, kv heads, groups * queries, size]."""
+    old_count = len(seen.keys)
     values, new_values = seen.values.transpose(0, 1), seen.new_values.transpose(1, 2)
 
     def weighed(shares: torch.Tensor, values: torch.Tensor, new_values: torch.Tensor) -> torch.Tensor:
@@ -172,9 +182,7 @@ def attention(
     if by.tensor_cores:
         sums = on_tensor_cores(by, sums, norm)
     # Parts of the sum may be kept in the model's type until they are merged; they are no larger than this.
-    sums = by.moved(sums, by.reach(weighed(shares[0], values.abs(), new_values[0].abs())))
-    heads_out = by.rounded(sums).unflatten(2, (heads // kv_heads, count))  # [s, kv heads, groups, n, size]
-    return heads_out.permute(0, 3, 1, 2, 4).flatten(2)
+    return by.moved(sums, by.reach(weighed(shares[0], values.abs(), new_values[0].abs())))
 
 
 def shares(by: Rounding, logits: torch.Tensor) -> torch.Tensor:
