@@ -105,7 +105,7 @@ class Agent:
 
     def pids(self) -> list[int]:
         """The processes of the slots."""
-        return [slot.process.pid for slot in self._slots if slot.process]
+        return [process.pid for slot in self._slots if (process := slot.process)]
 
     def interrupt(self) -> None:
         """End the work under way, with its results so far; waiting work is not begun."""
@@ -203,25 +203,28 @@ class _Slot:
         return f"{how}: {printed.splitlines()[-1]}" if printed and code > 0 else how
 
     def signal(self, number: int) -> None:
-        if self.process and self.process.poll() is None:
-            self.process.send_signal(number)
+        process = self.process
+        if process and process.poll() is None:
+            process.send_signal(number)
 
     def hang_up(self) -> None:
         """It hears the end of its input, and ends."""
-        if self.process and self.process.stdin:
+        process = self.process
+        if process and process.stdin:
             with contextlib.suppress(OSError):
-                self.process.stdin.close()
+                process.stdin.close()
 
     def end(self, within_s: float = STOP_S) -> None:
         """Return when it has ended, by itself if it does in time."""
-        if self.process is None:
+        process = self.process  # the slot's own thread forgets it once it has ended
+        if process is None:
             return
         self.hang_up()
         try:
-            self.process.wait(within_s)
+            process.wait(within_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        if self.process.stdout:
-            self.process.stdout.close()
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
