@@ -16,10 +16,11 @@ import pytest
 from fuzz.__main__ import options_of
 from fuzz.check import command
 from fuzz.check.command import Tools, command_check, published, stored_seeds
+from fuzz.check.compare import Explain
 from fuzz.check.guard import Ways
 from fuzz.check.plan import BUDGET, Item, Plan, pairs, plan
 from fuzz.commands.check import checkout
-from repro.cases.case import Case, Target, problems
+from repro.cases.case import Case, Setup, Target, problems
 from repro.cases.codec import Seed, loads
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import BadInput
@@ -97,6 +98,8 @@ class World:
         self.runs: list[tuple[Target, Case]] = []
         self.fresh: list[tuple[Target, Case]] = []
         self.explained: list[Case] = []
+        self.foreseen: list[list[Case]] = []  # behind each of these
+        self.expected: list[list[Setup]] = []  # on the base, at each case that it is asked about
         self.identity = "1"
         self.judge: Callable[[Case, Trace], tuple[Verdict, ...]] = judge
 
@@ -112,14 +115,19 @@ class World:
             return self.run(target, case)
 
         run = functools.partial(self.run, target)
-        yield Ways(run=run, run_fresh=run_fresh, expect=ignored, foresee=ignored, send=ignored)
+
+        def expect(setups: Sequence[Setup]) -> None:
+            self.expected.append(list(setups))
+
+        yield Ways(run=run, run_fresh=run_fresh, expect=expect, foresee=ignored, send=ignored)
 
     @contextmanager
-    def explaining(self, log: Path) -> Iterator[command.Explain]:
+    def explaining(self, log: Path) -> Iterator[Explain]:
         """Only stale rows of seq_lens are known."""
 
-        def explain(case: Case, target: Target, failures: Sequence[Verdict]) -> Explained:
+        def explain(case: Case, target: Target, failures: Sequence[Verdict], coming: Sequence[Case]) -> Explained:
             self.explained.append(case)
+            self.foreseen.append(list(coming))
             left = tuple(verdict for verdict in failures if verdict.oracle != "slot0_padding")
             return Explained(issues=load()[:1], left=left)
 
@@ -244,9 +252,10 @@ def test_what_the_base_shows_in_the_same_case_is_not_red_and_is_folded_away(tmp_
     assert code is ExitCode.PASS
     old = page.partition(f"<details><summary>Failures that are not the change's: {len(DRAFT_BACKENDS)}</summary>")[2]
     assert f"{BASE} fails in the same way: draft/triton staged at rows of seq_lens; draft/flashinfer" in old
-    # The base is asked about what failed and nothing else.
-    asked = {case.setup.runner for target, case in world.runs if target == BASE}
-    assert asked == {"draft"}
+    # The base is asked about what failed and nothing else, and its sessions are opened ahead in that order.
+    asked = [case.setup for target, case in world.runs if target == BASE]
+    assert {setup.runner for setup in asked} == {"draft"}
+    assert world.expected == [asked[number:] for number in range(1, len(asked) + 1)]
 
 
 def test_another_failure_on_the_base_or_the_same_in_another_buffer_does_not_excuse_it(tmp_path: Path) -> None:
@@ -275,6 +284,7 @@ def test_a_tree_is_held_against_its_release_and_a_release_against_the_known_issu
     assert code is ExitCode.PASS and load()[0].title in page
     # One experiment for each kind of failure, where every case of the runner fails.
     assert [case.setup.backend for case in world.explained] == list(DRAFT_BACKENDS)
+    assert world.foreseen == [world.explained[number:] for number in range(1, len(DRAFT_BACKENDS) + 1)]
     code, page = World(tmp_path, base=failing("draft")).check(checked=BASE)
     assert code is ExitCode.FAIL
 
@@ -385,6 +395,7 @@ def test_a_kept_file_that_was_cut_is_made_again(tmp_path: Path) -> None:
     world.runs.clear()
     assert world.check("--base", "0.5.23")[0] is ExitCode.PASS
     assert [target for target, _ in world.runs].count(BASE) == 1 and kept[0].read_text() == whole
+    assert not any(world.expected[-len(kept) :])
 
 
 def test_a_repository_is_checked_where_its_package_lies(tmp_path: Path) -> None:

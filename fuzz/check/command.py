@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuzz.check.annotations import github_errors
-from fuzz.check.causes import Failing
 from fuzz.check.changed_lines import changed_lines
-from fuzz.check.compare import with_base, with_known_issues
+from fuzz.check.compare import Explain, with_base, with_known_issues
 from fuzz.check.guard import Check, Checked, Compare, Ways
 from fuzz.check.junit import junit
 from fuzz.check.location import names_of
@@ -30,13 +29,10 @@ from repro.cases.own_place import own_folder
 from repro.cases.release_list import ADAPTED
 from repro.cases.releases import release_order
 from repro.commands.cli import BadInput, say
-from repro.ledger.explain import Explained
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Trace
 from repro.upstream.fixes import SEEDS
-
-Explain = Callable[[Case, Target, Sequence[Verdict]], Explained]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +76,13 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
     )
 
     @contextmanager
-    def comparing(failing: Sequence[Failing]) -> Iterator[Compare]:
+    def comparing() -> Iterator[Compare]:
         if base is None:
             with tools.explaining(log) as explain:
                 yield with_known_issues(explain, target)
             return
         with tools.pool(base, log, False) as ways:
-            ways.expect([case.case.setup for case in failing])
-            yield with_base(base, ways.run_fresh, tools.judge, Results(folder=tools.kept(base)))
+            yield with_base(base, ways, tools.judge, Results(folder=tools.kept(base)))
 
     def lines_of(findings: Sequence[Finding]) -> list[Written]:
         changed = changed_lines(tools.source(base), tools.source(target)) if base else []

@@ -61,8 +61,8 @@ class Compared:
     doubt: str = ""
 
 
-# Of a failing case and its failures.
-Compare = Callable[[Case, Sequence[Verdict]], Compared]
+# Of a failing case. With it come those that may be asked about later, in order, so that they can be run ahead.
+Compare = Callable[[Failing, Sequence[Failing]], Compared]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,14 +108,14 @@ class Checked:
 class Check:
     """A running check. Mutable.
 
-    opened: runs cases on the checked target while it is entered. comparing: says what of these failing cases the change
+    opened: runs cases on the checked target while it is entered. comparing: says what of failing cases the change
     brings. judge, overall: the oracles. wrote: which line writes the first wrong value of a finding, here and on the
     base; empty where that is not known.
     """
 
     checked: Checked
     opened: Callable[[], AbstractContextManager[Ways]]
-    comparing: Callable[[Sequence[Failing]], AbstractContextManager[Compare]]
+    comparing: Callable[[], AbstractContextManager[Compare]]
     judge: Callable[[Case, Trace], Sequence[Verdict]]
     overall: Callable[[Sequence[Verdict]], Status]
     wrote: Callable[[Sequence[Finding]], Sequence[Written]]
@@ -178,16 +178,18 @@ class Check:
         """The failures that the change brings. A case that shows nothing but what is settled is not asked about."""
         brought: list[Failing] = []
         settled: dict[tuple[str, ...], bool] = {}  # whether such failures are the change's, whatever the case
-        self.tell(f"{len(self.checked.failing)} failing cases are compared with {self.checked.against}")
-        with self.comparing(self.checked.failing) as compare:
-            for number, failing in enumerate(self.checked.failing):
+        every = self.checked.failing
+        self.tell(f"{len(every)} failing cases are compared with {self.checked.against}")
+        with self.comparing() as compare:
+            for number, failing in enumerate(every):
                 if number and number % PROGRESS == 0:
                     self.tell(f"{number} of {len(self.checked.failing)} cases compared")
-                if all(identity(verdict) in settled for verdict in failing.failures):
+                if shown(failing) <= settled.keys():
                     of_change = tuple(verdict for verdict in failing.failures if settled[identity(verdict)])
                     compared = Compared(brought=of_change)
                 else:
-                    compared = compare(failing.case, failing.failures)
+                    coming = [later for later in every[number + 1 :] if not shown(later) <= settled.keys()]
+                    compared = compare(failing, coming)
                     self._settle(failing, compared, settled)
                 if compared.brought:
                     brought.append(replace(failing, failures=compared.brought))
@@ -249,6 +251,11 @@ def identity(verdict: Verdict) -> tuple[str, ...]:
     """The identity of a failure: runner, backend, oracle, where, and the buffer that is wrong first."""
     buffer = verdict.cell.buffer if verdict.cell else ""
     return verdict.runner, verdict.backend, verdict.oracle, verdict.where, buffer
+
+
+def shown(failing: Failing) -> set[tuple[str, ...]]:
+    """The identities of a case's failures."""
+    return {identity(verdict) for verdict in failing.failures}
 
 
 def _names(failures: Sequence[Verdict]) -> str:

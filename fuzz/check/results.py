@@ -23,10 +23,14 @@ class Results:
 
     folder: Path
 
+    def has(self, case: Case) -> bool:
+        """True if a file is kept for this case, whole or not."""
+        return self._path(case).exists()
+
     def of(self, case: Case, judged: Callable[[], Sequence[Verdict] | None]) -> Sequence[Verdict] | None:
         """The verdicts of this case: those that are kept, else what `judged` says now, which is kept. None, and
         nothing is kept, where that could not be said."""
-        path = self.folder / f"{digest(case)}.json"
+        path = self._path(case)
         stored = _read(path)
         if stored is not None:
             return stored
@@ -36,6 +40,9 @@ class Results:
             form = {"format": FORMAT, "verdicts": [verdict.to_json() for verdict in verdicts]}
             write_text(path, json.dumps(form, indent=1) + "\n")
         return verdicts
+
+    def _path(self, case: Case) -> Path:
+        return self.folder / f"{digest(case)}.json"
 
 
 def _read(path: Path) -> Sequence[Verdict] | None:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 
-from fuzz.check.command import Explain, Tools, command_check
+from fuzz.check.command import Tools, command_check
+from fuzz.check.compare import Explain
 from fuzz.check.guard import Ways
 from fuzz.check.plan import pairs
 from fuzz.check.results import Results
@@ -19,6 +20,7 @@ from repro.cases.case import Case, Target
 from repro.commands import cli
 from repro.commands.cli import Commands
 from repro.commands.settings import NAME, settings
+from repro.ledger.explain import Explained
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Verdict
@@ -125,7 +127,9 @@ def _ways(pool: Pool) -> Ways:
 @contextmanager
 def _explaining(timeout_s: float, log: Path) -> Iterator[Explain]:
     """Explains failures by experiments, whose results on mended releases are kept."""
-    with experiments(load(), judge_all, overall, timeout_s=timeout_s, log=log) as explainer:
+    with experiments(
+        load(), judge_all, overall, timeout_s=timeout_s, log=log, standbys=room_for("emulated")
+    ) as explainer:
         run = explainer.run
 
         def kept(target: Target, case: Case, tries: int) -> tuple[Sequence[Sequence[Verdict]], str]:
@@ -139,8 +143,14 @@ def _explaining(timeout_s: float, log: Path) -> Iterator[Explain]:
             verdicts = Results(folder=_kept(target)).of(case, judged)
             return ([] if verdicts is None else [verdicts]), why
 
+        def explain(case: Case, target: Target, failures: Sequence[Verdict], coming: Sequence[Case]) -> Explained:
+            if there := explainer.mended(target):
+                results = Results(folder=_kept(there.target))
+                explainer.foresee(there.target, [later for later in coming if not results.has(later)])
+            return explainer.explain(case, target, failures)
+
         explainer.run = kept
-        yield explainer.explain
+        yield explain
 
 
 @cache

@@ -91,13 +91,15 @@ Overall = Callable[[Sequence[Verdict]], Status]
 
 @dataclass
 class Explainer:
-    """Mutable: it remembers each case on each target. release_of: the release that a target counts as."""
+    """Mutable: it remembers each case on each target. release_of: the release that a target counts as. foresee: told
+    which cases will be run on a target next, has them run ahead."""
 
     issues: Sequence[Issue]
     mend: Mend
     run: Run
     overall: Overall
     release_of: Callable[[Target], str]
+    foresee: Callable[[Target, Sequence[Case]], None] = lambda target, cases: None
     _mended: dict[tuple[Target, tuple[str, ...]], Mended | None] = field(default_factory=dict)
     _runs: dict[tuple[Target, str, int], tuple[Sequence[Sequence[Verdict]], str]] = field(default_factory=dict)
     _single: dict[tuple[Target, frozenset[str]], Issue] = field(default_factory=dict)

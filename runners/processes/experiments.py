@@ -22,21 +22,20 @@ POOLS_MAX = 2
 
 
 class Pools:
-    """The pools of the targets that were asked for last. Mutable."""
+    """The pool of the target that was asked for first, on which most cases are run, and that of the latest other.
+    Mutable."""
 
     def __init__(self, make: Callable[[Target], Pool]) -> None:
         self._make = make
-        self._open: dict[Target, tuple[Pool, ExitStack]] = {}  # the latest last
+        self._open: dict[Target, tuple[Pool, ExitStack]] = {}
 
     def on(self, target: Target) -> Pool:
-        entry = self._open.pop(target, None)
-        if entry is None:
+        if target not in self._open:
             while len(self._open) >= POOLS_MAX:
-                self._close(next(iter(self._open)))
+                self._close(next(reversed(self._open)))
             stack = ExitStack()
-            entry = stack.enter_context(self._make(target)), stack
-        self._open[target] = entry
-        return entry[0]
+            self._open[target] = stack.enter_context(self._make(target)), stack
+        return self._open[target][0]
 
     def close(self) -> None:
         while self._open:
@@ -55,9 +54,14 @@ def experiments(
     timeout_s: float,
     log: Path | None = None,
     device: str = "",
+    standbys: int = 0,
 ) -> Iterator[Explainer]:
-    """Explains failing cases by these issues. The workers are ended with the block."""
-    pools = Pools(lambda target: Pool(target, timeout_s=timeout_s, log=log, device=device))
+    """Explains failing cases by these issues. The workers are ended with the block. standbys: how many cases that are
+    foreseen may be run ahead."""
+    pools = Pools(lambda target: Pool(target, timeout_s=timeout_s, log=log, device=device, standbys=standbys))
+
+    def foresee(target: Target, cases: Sequence[Case]) -> None:
+        pools.on(target).foresee([(case,) for case in cases])
 
     def run(target: Target, case: Case, tries: int) -> tuple[list[Sequence[Verdict]], str]:
         finished = list(attempts(pools.on(target).run, judge, case, tries))
@@ -65,6 +69,6 @@ def experiments(
         return [attempt.verdicts for attempt in finished if attempt.took_place], reasons[-1] if reasons else ""
 
     try:
-        yield Explainer(issues=issues, mend=mended, run=run, overall=overall, release_of=counts_as)
+        yield Explainer(issues=issues, mend=mended, run=run, overall=overall, release_of=counts_as, foresee=foresee)
     finally:
         pools.close()
