@@ -22,9 +22,8 @@ from pathlib import Path
 from repro.commands.last_resort import descendants
 from repro.ledger.read import read
 from repro.traces.campaign import Campaign, loads
-from tests.python_path import in_front
+from tests.builders.project import PROJECT, in_front
 
-PROJECT = Path(__file__).resolve().parent.parent
 TARGET = "stale_padding/toy"
 # The session that was killed fails this oracle.
 ENDED = "ended"

@@ -111,7 +111,7 @@ run() {
         "$PYTHON" -m fuzz run --target "$BUGGY/cuda" --backend flashinfer --stop-at-first --out "$OUT/$1"
       ;;
     next-case)
-      part "$1" 200 0 'seconds_to_next_case" value="[0-9.]+' sh -c "'$PYTHON' -m pytest -m cuda tests/test_cuda.py \
+      part "$1" 200 0 'seconds_to_next_case" value="[0-9.]+' sh -c "'$PYTHON' -m pytest -m cuda tests/runners/conformance/test_cuda.py \
         -k starts_soon_after_a_crash --target $target -p no:cacheprovider --junitxml='$OUT/next-case.xml'; \
         code=\$?; cat '$OUT/next-case.xml'; exit \$code"
       ;;

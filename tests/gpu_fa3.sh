@@ -66,7 +66,7 @@ together() {
   export EAGLEEYE_REFERENCE=1
   # The tests import the kernels themselves; of a bundle they lie in its base.
   base=$("$PYTHON" -c 'from runners.targets.environments import targets_directory; print(targets_directory() / "base")')
-  begin tests 200 env PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$base" "$PYTHON" -m pytest -m cuda tests/test_fa3_standin.py \
+  begin tests 200 env PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$base" "$PYTHON" -m pytest -m cuda tests/runners/engines/test_fa3_standin.py \
     -n 0 --target 0.5.13/emulated,0.5.13/cuda -rfs -p no:cacheprovider
   for release in "${RELEASES[@]}"; do
     for runner in "${RUNNERS[@]}"; do

@@ -7,7 +7,8 @@ from repro.cases.case import Setup
 from repro.cases.families import family_facts
 from runners.processes.warm import Open
 
-# Runners and backends whose traces were compared, bit by bit, with those of fresh processes (tests/test_served.py).
+# Runners and backends whose traces were compared, bit by bit, with those of fresh processes
+# (tests/runners/processes/test_served.py).
 RUNNERS = frozenset(
     {"draft", "decode", "verify", "draft_extend", "multi_layer", "frozen_kv_mtp", "kv_move", "toy"}
     | {"verify_eager", "verify_eager_tree", "verify_eager_multi_layer"}

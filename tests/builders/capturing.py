@@ -8,7 +8,7 @@ import torch
 
 from runners.engines.arena import Arena
 from runners.engines.emulated import Graph, graph
-from tests.tensor_programs import Tensors
+from tests.builders.tensor_programs import Tensors
 
 
 def captured(program: Callable[[], Tensors], pool: Arena | None = None) -> tuple[Graph, Tensors]:

@@ -15,7 +15,7 @@ from repro.fidelity.compare import Agreement, Limit
 from repro.fidelity.observation import Observation, observe
 from repro.traces.trace import RecordedArray, Trace
 from tests.builders.toy_traces import changed, toy_trace
-from tests.test_repro_main import CASE
+from tests.repro.test_repro_main import CASE
 
 TRACE = toy_trace(CASE)
 

@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 
 from runners.targets.environments import cache_directory
+from tests.builders.project import PROJECT
 from tests.builders.workflow import PLAYS, Job, Play
 
-PROJECT = Path(__file__).resolve().parents[2]
 PAGE = PROJECT / "docs" / "check.md"
 # What a made repository of sglang tracks; the rest of a release is laid beside it.
 TRACKED = ("srt/speculative", "srt/layers/attention")

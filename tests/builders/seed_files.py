@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from repro.cases import codec
+from tests.builders.project import DATA
 
-DATA = Path(__file__).parent.parent / "data"
 # The same seed in both formats.
 OLD, NEW = DATA / "seed-format-1.json", DATA / "seed-format-2.json"
 

@@ -33,15 +33,14 @@ from repro.traces.finding import Finding
 from repro.upstream.fixes import FIXES
 from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
+from tests.builders.project import PROJECT, in_front
 from tests.nightly.plugin import NAME, Nightly
-from tests.python_path import in_front
 
 pytestmark = pytest.mark.nightly
 
 SILENCE_S = 120.0
 # A command that has not ended by then never will: the longest thing it waits for is a worker's silence.
 PATIENCE_S = 3600.0
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 def plugin(config: pytest.Config) -> Nightly:

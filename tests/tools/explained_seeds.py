@@ -28,8 +28,9 @@ from repro.upstream.findings import load, of_seed
 from repro.upstream.fixes import SEEDS
 from repro.upstream.patch_table import BACKPORTS, CANDIDATE_PATCHES
 from runners.processes.fork_servers import processor_seconds
+from tests.builders.project import PROJECT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "explained.md"
+PAGE = PROJECT / "docs" / "explained.md"
 ENGINE = "emulated"
 RIGHT, AMONG, NONE, WRONG, PASSED = "right", "right, among others", "not known", "wrong", "does not fail"
 

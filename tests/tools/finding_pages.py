@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from repro.cases.codec import AboutValue, read
 from repro.cases.release_list import ADAPTED, NEWEST, OLDEST
 from repro.upstream.findings import THREADS, PublishedBug, load
 from repro.upstream.fixes import FIXES, SEEDS
 from repro.upstream.patch_table import CANDIDATE_PATCHES
+from tests.builders.project import PROJECT
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "findings"
+FOLDER = PROJECT / "docs" / "findings"
 PATCHED = {patch.seed for patch in CANDIDATE_PATCHES}
 COPIES = "stored copies of sglang's public threads"
 

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from tests.test_language import BANNER, OPENERS, PROJECT
+from tests.builders.project import PROJECT
+from tests.house.test_language import BANNER, OPENERS
 
 PACKAGES = ("fuzz", "oracles", "repro", "reports", "runners")
 WITHOUT_A_NOUN = frozenset(

@@ -20,13 +20,13 @@ from fuzz.aiming import pairs
 from fuzz.like import like
 from repro.cases.server_args import arguments
 from runners.targets.server_arguments import argument_names
-from tests.test_public_reports import DATA, START, TARGET, refuses
+from tests.fuzz.test_public_reports import REPORTS, START, TARGET, refuses
 
 CASES = 3  # for each runner
 
 
 def minutes(number: int, out: Path) -> str:
-    command = DATA["command"][number - 1]
+    command = REPORTS["command"][number - 1]
     flags = f"{START} {command['flags']}"
     runners = len(list(pairs(like(arguments(flags), argument_names([TARGET]), refuses), "", "")))
     record = out / f"{number}.json"
@@ -52,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("numbers", nargs="*", type=int, default=[], metavar="NUMBER")
     options = parser.parse_args(words)
     options.out.mkdir(parents=True, exist_ok=True)
-    for number in options.numbers or range(1, len(DATA["command"]) + 1):
+    for number in options.numbers or range(1, len(REPORTS["command"]) + 1):
         print(minutes(number, options.out), flush=True)
     return 0
 

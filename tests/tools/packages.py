@@ -24,8 +24,9 @@ from repro.upstream.findings import load
 from repro.upstream.fixes import SEEDS
 from repro.upstream.patch_table import CANDIDATE_PATCHES
 from repro.upstream.script import can_show
+from tests.builders.project import PROJECT
 
-FINDINGS = Path(__file__).resolve().parents[2] / "docs" / "findings"
+FINDINGS = PROJECT / "docs" / "findings"
 TARGET = f"{NEWEST}/emulated"
 
 

@@ -177,7 +177,7 @@ def first(name: str, seed: codec.Seed) -> Row:
 
 
 def everywhere(release: str) -> Row:
-    tests = ["tests/test_seeds.py", "-k", "does_what", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    tests = ["tests/runners/conformance/test_seeds.py", "-k", "does_what", "-q", "-n", "0", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *tests, "--target", f"{release}/emulated"]
     return Row(part="seeds", name=release, command=command, judge=last_line(r"\d+ (passed|failed)"))
 

@@ -2,7 +2,8 @@
 
 Under the interpreter nearly all time goes into describing tensors: types are built anew for every result, their
 shapes wrapped element by element and their names formatted. Types are values, so here equal ones are shared, and
-checks of the interpreter's own internals are left out. tests/test_interpreter.py holds both against each other.
+checks of the interpreter's own internals are left out. tests/runners/engines/test_interpreter.py holds both against
+each other.
 """
 
 from __future__ import annotations

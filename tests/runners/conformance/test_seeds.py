@@ -1,0 +1,73 @@
+"""The committed seeds: each says on every release what its file expects there."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from oracles.catalogue import ALL, judge_all, overall
+from repro.cases import codec
+from repro.cases.case import ENGINES, engine_refuses
+from repro.cases.release_list import ADAPTED, has_runner
+from repro.cases.releases import expected
+from repro.traces.finding import Status
+from runners.processes.pool import Pool
+from tests.builders.project import PROJECT
+
+SEEDS = sorted(PROJECT.glob("repro/seeds/*.json"))
+ORACLES = {judge.__module__.removeprefix("oracles.") for judge in ALL}
+
+every_seed = pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
+# What its runner compiles takes longer than ten others.
+COMPILED = {"pr26292-cpu-decode"}
+each_run = pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.exhaustive if path.stem in COMPILED else ()) for path in SEEDS],
+    ids=lambda path: path.stem,
+)
+
+
+def test_there_are_seeds() -> None:
+    assert "pr23037-stale-padding" in {path.stem for path in SEEDS}
+
+
+@every_seed
+def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None:
+    seed = codec.read(path)
+    assert codec.dumps(seed) == path.read_text(), "written as the codec writes it"
+    setup = seed.case.setup
+    having = [release for release in ADAPTED if has_runner(release, setup.runner, setup.backend)]
+    wanted = {release: expected(seed.about, release) for release in having}
+    if setup.adaptive or setup.rejection or setup.swa:  # the oldest releases have none of these
+        wanted = dict(itertools.dropwhile(lambda each: each[1] is None, wanted.items()))
+    assert None not in wanted.values(), wanted
+    by_engine = [expected(seed.about, release, engine) for release in wanted for engine in ENGINES]
+    assert {oracle for oracle in [*wanted.values(), *by_engine] if oracle} <= ORACLES
+    assert {"found", "oracle", "where", "fingerprint"} <= seed.about.keys()
+    assert len(seed.case.steps) <= 4
+    assert max(len(step.requests) for step in seed.case.steps) <= 4
+    # One that passes everywhere keeps no bug from coming back.
+    assert any(wanted.values())
+
+
+@each_run
+def test_a_seed_does_what_it_says(path: Path, pool: Pool) -> None:
+    seed = codec.read(path)
+    trace = pool.run(seed.case)
+    release = trace.facts.get("sglang", pool.target.sglang)
+    oracle = expected(seed.about, release, pool.target.engine)
+    if oracle is None:
+        pytest.skip(f"the seed has no expectation for {release}")
+    if engine_refuses(seed.case.setup, pool.target.engine):
+        pytest.skip("this runner runs on a CPU")
+    assert trace.ended.how.took_place, trace.ended
+    verdicts = judge_all(seed.case, trace)
+    if oracle:
+        own = {verdict.fingerprint: verdict for verdict in verdicts if verdict.oracle == oracle}
+        assert {verdict.status for verdict in own.values()} == {Status.FAIL}
+        if oracle == seed.about["oracle"]:
+            assert own[str(seed.about["fingerprint"])].where == seed.about["where"]
+    else:
+        assert overall(verdicts) is Status.PASS, verdicts
