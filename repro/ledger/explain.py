@@ -210,8 +210,13 @@ def _right_again(run: Sequence[Verdict], oracles: Collection[str]) -> bool:
 
 
 def _speaking_of(failures: Sequence[Verdict], setup: Setup, applied: Sequence[Issue]) -> Sequence[Issue]:
-    """The issues, of those mended together, that name what failed, else those that name its oracle."""
+    """The issues, of those mended together, that name what failed, else those that name its oracle; those that name
+    the most oracles first."""
     oracles = {f"{v.runner or setup.runner}/{setup.backend} {v.oracle}" for v in failures}
+
+    def named(issue: Issue) -> int:
+        return len(oracles & {text.partition(": ")[0] for text in issue.explains})
+
     by_name = [issue for issue in applied if any(issue.names(setup, v) for v in failures)]
-    by_oracle = [issue for issue in applied if oracles & {text.partition(": ")[0] for text in issue.explains}]
-    return by_name or by_oracle or applied
+    by_oracle = [issue for issue in applied if named(issue)]
+    return sorted(by_name or by_oracle or applied, key=named, reverse=True)

@@ -14,7 +14,7 @@ from oracles.catalogue import judge_all, overall
 from repro.cases import codec
 from repro.cases.case import Case, Target
 from repro.cases.release_list import ADAPTED
-from repro.ledger.explain import Explainer, Mended, to_json
+from repro.ledger.explain import SINGLE_RUNS, Explainer, Mended, to_json
 from repro.ledger.known import Issue, load
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import TIE, Cell, Status, Verdict
@@ -141,6 +141,19 @@ def test_of_several_issues_the_one_that_mends_it_alone_is_named() -> None:
         assert explainer.explain(case, TARGET, [STALE]).issues == (third,)
     # What fails alike is asked for once.
     assert [target.sglang for target, _ in world.runs] == ["/mended", "/mended by #2", "/mended by #3", "/mended"]
+
+
+def test_issues_that_name_more_of_what_failed_are_tried_first_and_named_where_no_run_is_left() -> None:
+    plan = replace(STALE, oracle="kv_indices")
+    other = replace(ISSUE, title="of the oracle", mended_by=("#1",))
+    both = replace(ISSUE, title="of both", mended_by=("#2",), explains=(*ISSUE.explains, f"{KIND} kv_indices"))
+    world = World(issues=(other, both), alone={"#1": (STALE,), "#2": ()})
+    explainer = world.explainer()
+    assert explainer.explain(CASE, TARGET, [STALE, plan]).issues == (both,)
+    assert [target.sglang for target, _ in world.runs] == ["/mended", "/mended by #2"]
+    explainer._single_runs = SINGLE_RUNS
+    there = replace(STALE, where="padded rows of c")
+    assert explainer.explain(CASE, TARGET, [there, plan]).issues == (both,)
 
 
 def test_what_could_not_be_put_to_the_test_is_not_explained() -> None:
