@@ -16,13 +16,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fuzz.draw.states import OF_SETUPS, STATES, plainest, with_states
+from fuzz.draw.states import OF_SETUPS, STATES, is_drawn, plainest, with_states
 from fuzz.draw.states import smallest as smallest_setups
 from fuzz.draw.strategies import CONTEXT_MIN, DRAFT_TOKENS_MAX, ROOM, setups
 from fuzz.draw.swarm import Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup, setup_problems
-from repro.cases.families import facts_of, fitted
+from repro.cases.families import facts_of, families, fitted
 from repro.cases.option import Option
 from repro.cases.options import CONTEXT_MAX, KV_DTYPE_ABOVE, OPTION, SLOTS_MAX
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -127,7 +127,8 @@ def _fitted(setup: Setup, drawn: Setup, fixed: set[str], max_bs: int) -> Setup:
             wider = replace(wider, num_draft_tokens=wider.num_steps + 1)
         if "context_len" not in fixed:
             wider = replace(wider, context_len=max(drawn.context_len, context_of(wider)))
-        if wider.max_bs == (max_bs or wider.max_bs) and not setup_problems(wider):
+        in_draws = is_drawn(wider) or not is_drawn(setup)
+        if wider.max_bs == (max_bs or wider.max_bs) and in_draws and not setup_problems(wider):
             setup = wider
     fit = fitted(setup)  # sizes were drawn for whatever family
     return replace(setup, **{field: getattr(fit, field) for field in ("hidden_size", "dtype") if field not in fixed})
@@ -156,6 +157,19 @@ def smallest(runner: str, backend: str, fixed: Fixed, having: tuple[str, ...] = 
     every = (_completed(runner, backend, dict(fixed), max_bs, *shape) for shape in _shapes(runner, dict(fixed)))
     return next(
         (setup for setup in every if setup.max_bs == (max_bs or setup.max_bs) and not setup_problems(setup)), None
+    )
+
+
+@lru_cache(maxsize=256)
+def of_families(runner: str, backend: str, aim: Aim) -> tuple[Aim, ...]:
+    """The aim with each family that can have it, at sizes that are drawn for it; none if the aim says what family models
+    are of."""
+    if "family" in (*dict(aim.fixed), *aim.having):
+        return ()
+    aims = [replace(aim, fixed=(*aim.fixed, ("family", name))) for name in families(runner, backend)]
+    starts = [smallest(runner, backend, named.fixed, named.having, named.max_bs) for named in aims]
+    return tuple(
+        named for named, start in zip(aims, starts, strict=True) if start and fitted(start) == start and is_drawn(start)
     )
 
 

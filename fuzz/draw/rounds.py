@@ -16,7 +16,7 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz.draw.aim import ANY, Aim, aimed_setups
+from fuzz.draw.aim import ANY, Aim, aimed_setups, of_families
 from fuzz.draw.covering import ROWS, rows
 from fuzz.draw.meetings import Meetings
 from fuzz.draw.near import based, near_cases, near_setups
@@ -37,6 +37,8 @@ SHORT_ROUNDS, SHORT_CASES = 24, 6
 # The round with long contexts; and of so many rounds the one with wide shapes, which cost seconds a case, and the one
 # with a broad model.
 LONG_ROUND, WIDE_ROUNDS, WIDE_ROUND, BROAD_ROUND = 4, 24, 23, 11
+# Of so many rounds the one whose models are of a family that setups name, where the runner has any; never one of those.
+FAMILY_ROUNDS, FAMILY_ROUND = 4, 2
 # After so many draws that gave only known cases, the setup has no more to offer and the round ends early.
 REPEATS_MAX = 50
 # The numbers of all rounds: more than will ever be run.
@@ -169,7 +171,8 @@ def part(limit: int | None, cases_per_setup: int, index: int, count: int) -> ran
 def round_setup(seed: int, number: int, runner: str, backend: str, aim: Aim = ANY) -> tuple[Swarm, Setup]:
     """A round's swarm, and the setup under it."""
     name = f"eagleeye {seed} {runner} {backend}"
-    cycle, place = divmod(number, ROWS)
+    planned, aim = _turn(seed, number, runner, backend, aim)
+    cycle, place = divmod(planned, ROWS)
     row = rows(runner, backend, f"{name} cycle {cycle}")[place]
     swarm = row.swarm(examples(swarms())(f"{name} {number} swarm"))
     if number < SMALL_ROUNDS:
@@ -183,6 +186,18 @@ def round_setup(seed: int, number: int, runner: str, backend: str, aim: Aim = AN
     if aim == ANY:
         return swarm, examples(setups(runner, backend, swarm))(f"{name} {number} setup")
     return aim.swarm(swarm), examples(aimed_setups(runner, backend, swarm, aim))(f"{name} {number} setup")
+
+
+def _turn(seed: int, number: int, runner: str, backend: str, aim: Aim) -> tuple[int, Aim]:
+    """A round's place in the plan, and its aim. Families come in turn, and their rounds are counted apart: all others
+    meet the states that they would meet without them."""
+    others = of_families(runner, backend, aim)
+    turn, place = divmod(number, FAMILY_ROUNDS)
+    if not others:
+        return number, aim
+    if place == FAMILY_ROUND:
+        return turn, others[(seed + turn) % len(others)]
+    return number - turn - (place > FAMILY_ROUND), aim
 
 
 def round_cases(

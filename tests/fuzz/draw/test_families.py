@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from fuzz.draw.aim import aim_of_values
-from fuzz.draw.rounds import examples, round_setup
+from fuzz.draw.covering import rows
+from fuzz.draw.rounds import SHORT_ROUNDS, examples, round_setup
+from fuzz.draw.states import is_drawn
 from fuzz.draw.strategies import setups
 from fuzz.draw.swarm import EVERYTHING, LONG, SMALL, WIDE, Swarm
 from fuzz.mutation.directed import setups as written
 from repro.cases.case import Case, Request, Setup, Step, setup_problems
 from repro.cases.codec import case_from_json, case_to_json, digest
-from repro.cases.families import DEEPSEEK, FAMILY_FACTS, GDN, GLM, GPT_OSS, families, fitted, is_latent
+from repro.cases.families import DEEPSEEK, FAMILY_FACTS, GDN, GLM, GPT_OSS, MAMBA2, families, fitted, is_latent
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.conformance.jobs import jobs
 
@@ -62,7 +64,6 @@ def test_a_family_is_drawn_where_it_is_asked_for(name: str, runner: str, backend
     assert not any(map(setup_problems, drawn))
     assert all(map(is_taken, latent_of(drawn)))
     assert len(set(drawn)) > 6
-    assert not any(round_setup(1, number, runner, backend)[1].family for number in range(12))
 
 
 def test_a_family_is_refused_where_it_is_not_driven() -> None:
@@ -103,3 +104,35 @@ def test_only_what_other_models_had_is_fitted() -> None:
         assert (other.hidden_size, other.dtype) == (768, "float16")
     kept = replace(DRAFT, algorithm="NEXTN", dtype="bfloat16", num_heads=1)
     assert fitted(kept) == replace(kept, hidden_size=LATENT.hidden_sizes[0])
+
+
+@pytest.mark.parametrize(("runner", "backend"), dict.fromkeys((runner, backend) for _, runner, backend in PAIRS))
+def test_ordinary_campaigns_meet_every_family(runner: str, backend: str) -> None:
+    first = [round_setup(1, number, runner, backend)[1] for number in range(SHORT_ROUNDS)]
+    assert not any(map(setup_problems, first)) and all(map(is_drawn, first))
+    assert all(map(is_taken, latent_of(first)))
+    assert {setup.family for setup in first} == {"", *families(runner, backend)}
+    assert sum(setup.family != "" for setup in first) * 4 == SHORT_ROUNDS
+
+
+def test_families_leave_all_other_rounds_their_states() -> None:
+    planned = [row.kind.topk > 1 for row in rows("verify", "triton", "eagleeye 1 verify triton cycle 0")]
+    drawn = [round_setup(1, number, "verify", "triton")[1] for number in range(2 * len(planned))]
+    assert [setup.topk > 1 for setup in drawn if not setup.family][: len(planned)] == planned
+
+
+def test_an_aim_has_the_families_that_can_have_it() -> None:
+    def drawn(**values: Any) -> set[str]:
+        aim = aim_of_values(values)
+        every = [round_setup(1, number, "decode", "triton", aim)[1] for number in range(SHORT_ROUNDS)]
+        assert all(map(aim.fits, every)) and not any(map(setup_problems, every))
+        return {setup.family for setup in every}
+
+    assert drawn(family="") == {""}  # --without model_type
+    assert drawn(family=GDN) == {GDN}
+    assert drawn(page_size=4) == {"", *families("decode", "triton")}
+    assert drawn(logit_cap=5) == {""}
+    assert drawn(hidden_size=48) == {
+        "",
+        *(name for name in families("decode", "triton") if name in (GDN, MAMBA2, GPT_OSS)),
+    }
