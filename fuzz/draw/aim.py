@@ -162,8 +162,8 @@ def smallest(runner: str, backend: str, fixed: Fixed, having: tuple[str, ...] = 
 
 @lru_cache(maxsize=256)
 def of_families(runner: str, backend: str, aim: Aim) -> tuple[Aim, ...]:
-    """The aim with each family that can have it, at sizes that are drawn for it; none if the aim says what family models
-    are of."""
+    """The aim with each family that can have it, at sizes that are drawn for it; none if the aim says of which family
+    models are."""
     if "family" in (*dict(aim.fixed), *aim.having):
         return ()
     aims = [replace(aim, fixed=(*aim.fixed, ("family", name))) for name in families(runner, backend)]

@@ -14,6 +14,7 @@ from oracles.catalogue import judge_all
 from repro.cases import exemptions
 from repro.cases.case import Case
 from repro.cases.exemptions import EXEMPTIONS, Exemption, exempted
+from repro.cases.families import MAMBA2, fitted
 from repro.cases.release_list import ADAPTED, has_runner
 from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
@@ -65,7 +66,8 @@ def test_a_row_ends_with_its_releases(row: Exemption) -> None:
         is_early = bool(row.since) and order[release] < release_order(row.since)
         is_late = bool(row.until) and order[release] > release_order(row.until)
         assert row.holds(runner, backend, release) is not (is_early or is_late), release
-        held = exempted(row.oracle, replace(SETUP, runner=runner, backend=backend), release).get(row.value)
+        setup = replace(SETUP, runner=runner, backend=backend, family=row.family)
+        held = exempted(row.oracle, setup, release).get(row.value)
         assert (held == row) is not (is_early or is_late)
     assert not row.holds(runner, backend, "toy with a bug")
 
@@ -148,9 +150,16 @@ def of_other_counts(runner: str, backend: str) -> Case:
     return case_of(setup_of(runner, backend), FULL[::-1], THREE)
 
 
+def trees_of_mamba2(runner: str, backend: str) -> Case:
+    """Whose parents padded rows find as an earlier batch left them."""
+    setup = fitted(setup_of(runner, backend, capture_bs=(4,), family=MAMBA2))
+    return Case(setup=setup, steps=(step(*FULL), step(*THREE), step(*THREE[:1]), step(*FULL[:2])))
+
+
 CASE_OF: dict[str, Callable[[str, str], Case]] = {
     slot0_padding.UNPUBLISHED: without_lengths,
     "num_accept_tokens": of_other_counts,
+    "retrieve_parent_token_list": trees_of_mamba2,
     "select_index": of_other_counts,
     "temperatures": at_random,
     "top_ks": at_random,

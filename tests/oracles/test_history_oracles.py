@@ -63,6 +63,12 @@ def test_what_differs_after_another_history_fails_by_name() -> None:
         [verdict] = history.judge(layers, replace(picked, facts={"sglang": release}))
         wants = ("", ("select_index",)) if status is Status.PASS else ("runners.buffers.select_index", ())
         assert (verdict.status, verdict.where, verdict.stale) == (status, *wants)
+    # A padded row's parents are read for no state in Mamba2's kernel alone.
+    stale = {"compared": 7, "attn_backend.linear_attn_backend.retrieve_parent_token_list.3": [[3, 1]]}
+    for family, status in (("nemotron_h", Status.PASS), ("qwen3_next", Status.FAIL)):
+        trees = replace(CASE, setup=replace(CASE.setup, runner="verify", family=family))
+        [verdict] = history.judge(trees, replace(trace(history=stale), facts={"sglang": "0.5.23"}))
+        assert verdict.status is status
     # Of these another oracle knows what must stand there.
     known = trace(history={"compared": 7, "seq_lens": [[3, 0]]}, neutral={"seq_lens": 1})
     assert said(history.judge, known) == [(Status.PASS, "")]
