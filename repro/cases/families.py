@@ -112,7 +112,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "Qwen3-Next in draft and draft-extend": "its next-token layer has no state; not tried",
     "Qwen3.5 (GDN), Nemotron-H's next-token layer": "no configuration",
     "Kimi-Linear in verify": "sglang's model has no `get_embed_and_head`, which every draft worker asks it for",
-    "recurrent layers with tracked states, replayed or in a unified pool": "not tried",
+    "recurrent layers whose decode keeps states, with a replayed ring or a unified pool": "not tried",
     "gpt-oss over flashinfer": "sglang has no such server",
     "DFLASH, DSPARK": "no adapter drives their workers",
 }

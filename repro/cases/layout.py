@@ -17,6 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 # Tokens of a prefix that a sliding layer reads, of models that have such layers.
 WINDOW = 7
+TRACKED_MIN = 4  # the fewest tokens between two states that are kept
 _LAYOUT_DATA = 23037  # any constant: the layout is part of the meaning of a seed file
 
 
@@ -72,8 +73,24 @@ def state_rows(setup: Paged) -> int:
 
 def state_slots(setup: Paged, layout: int = 0) -> Ints:
     """The state slot of each request slot, by one of many layouts, [slots + 1]; of row 0, the padding row, 0."""
-    order = shuffled(_LAYOUT_DATA + layout, "states", state_rows(setup))[: setup.slots]
-    return np.concatenate([[0], order + 1])
+    return _state_slots(setup, layout, 0)
+
+
+def tracked_slots(setup: Paged, layout: int = 0) -> Ints:
+    """The same of the slot that keeps a request's state as it was where a prefix may be used again."""
+    return _state_slots(setup, layout, 1)
+
+
+def _state_slots(setup: Paged, layout: int, number: int) -> Ints:
+    order = shuffled(_LAYOUT_DATA + layout, "states", state_rows(setup)).reshape(2, setup.slots)
+    return np.concatenate([[0], order[number] + 1])
+
+
+def track_interval(setup: Paged) -> int:
+    """Tokens between two states that are kept: whole pages, and as many as are verified at once, as servers insist. A
+    server's own are hundreds, beyond most prefixes here."""
+    most = max(setup.num_draft_tokens, setup.num_steps + 1, TRACKED_MIN)
+    return -(-most // setup.page_size) * setup.page_size
 
 
 def draft_positions(setup: Paged, seq_len: int) -> Ints:

@@ -236,14 +236,15 @@ class Recorded(StrEnum):
         arrays="compared int64 []; STEP.NAME int64 [n]",
         meaning="Rows of an earlier call's inputs (`caller's NAME`) or outputs that have changed since.")
     STATE_SLOTS = PathRow("state_slots", When.STEP, sessions=RECURRENT, oracle="state_writes",
-        arrays="owned int64 [raw_bs]; PATH.KIND int64 [n]",
-        meaning="The state slot of each request, and by path (graph, eager) and kind (conv, temporal) those "
-        "that it changed.")
+        arrays="owned int64 [raw_bs + kept]; PATH.KIND int64 [n]",
+        meaning="The state slot of each request and of each state that a commit keeps, and by path (graph, eager) and "
+        "kind (conv, temporal) those that it changed.")
     STATE_VALUES = PathRow("state_values", When.STEP, sessions=RECURRENT, oracle="state_values",
-        arrays="PATH.KIND float32 [raw_bs, n]",
+        arrays="PATH.KIND, PATH.tracked KIND float32 [raw_bs, n]",
         meaning="The states that each path left the requests, by kind, in verify behind the commit of their `accepted` "
-        "tokens; of variants of eager where graph and eager differ. sequential, sequential_nudged: in the last step, "
-        "what decoding these tokens one by one leaves, and with nudged token embeddings.")
+        "tokens, with those in the slots where it keeps some; of variants of eager where graph and eager differ. "
+        "sequential, sequential_nudged: in the last step, what decoding these tokens one by one leaves, and with "
+        "nudged token embeddings.")
     GUARD = PathRow("guard", When.STEP, engines=EVERY,
         arrays="intact int64 []; NAME, NAME.want uint8 [n]",
         meaning="intact: bytes of guard bands that are unchanged after the graph ran. For each buffer with changed "

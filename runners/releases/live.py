@@ -249,8 +249,8 @@ class Adapter:
     build: construct workers for a setup. capture: build the graph runner, which captures.
     batch: make a ForwardBatch of rows. graph, eager: run one. neutral: what padded rows hold where it is not zero.
     prepare: what other models make of the rows before the call, as further tensors of them. accepted, commit: of
-    recurrent layers, which tokens of a batch's trees are accepted, and what follows the call then. decode: the parts
-    of the adapter that decodes the same model's tokens one by one.
+    recurrent layers, which tokens of a batch's trees are accepted, and what follows the call then; it keeps states in
+    the slots that it is handed. decode: the parts of the adapter that decodes the same model's tokens one by one.
     """
 
     name: str
@@ -263,5 +263,5 @@ class Adapter:
     neutral: Callable[[Live], Mapping[str, int]]
     prepare: Callable[[Live, Rows], Mapping[str, torch.Tensor]] | None = None
     accepted: Callable[[Any, Sequence[Request]], list[list[tuple[int, int]]]] | None = None
-    commit: Callable[[Live, Any, Sequence[Sequence[tuple[int, int]]]], None] | None = None
+    commit: Callable[[Live, Any, Sequence[Sequence[tuple[int, int]]], torch.Tensor], None] | None = None
     decode: Decode | None = None

@@ -43,7 +43,7 @@ def measured(passes: Passes, names: list[str]) -> list[dict[str, Array]]:
         passes.see_slots(path, start)
         came = passes.came("eager")
         passes.see_rows(path, came, captured.kv)
-        captured.states.see_values(passes.staging, path, inputs.requests)
+        captured.states.see_values(passes.staging, path, inputs.requests, kept=bool(passes.paths))
         variants.append({name: came[path, name] for name in names})
     passes.staging.flush()
     snapshots.put_back(snapshots.EAGER)

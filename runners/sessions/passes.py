@@ -21,8 +21,6 @@ from runners.sessions.history import Launched
 from runners.sessions.inputs import Inputs
 from runners.sessions.observe.observer import Call, Observer
 
-Path = Sequence[tuple[int, int]]  # down a tree, its tokens' numbers there and what they are
-
 
 class Passes:
     """All passes of one step. whole: observers see what takes as long as half a call, too. paths: what is accepted of
@@ -73,7 +71,8 @@ class Passes:
         self.watch.at(call.number, f"commit behind {call.path}")
         with captured.timed("eager", self.watch):
             self.paths = accepted(call.batch, requests)
-            commit(captured.live, call.batch, self.paths)
+            tracked = sent(torch.from_numpy(captured.states.tracked_of(requests)), captured.device)
+            commit(captured.live, call.batch, self.paths, tracked)
 
     def run_eager(self, path: Recorded, rows: Rows, *, after: str = "", alone: bool = False) -> list[str]:
         """An eager pass, and the names of its outputs; it leaves its KV cache behind. after: the stage before, if its

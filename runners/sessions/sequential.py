@@ -9,7 +9,8 @@ from dataclasses import replace
 from repro.cases.case import Request
 from runners.releases.live import Rows
 from runners.sessions.noise import NUDGE
-from runners.sessions.passes import Passes, Path
+from runners.sessions.passes import Passes
+from runners.sessions.states import Path
 
 SEQUENTIAL, NUDGED = "sequential", "sequential_nudged"
 
@@ -29,13 +30,13 @@ def see(passes: Passes) -> None:
                     [(r, path) for r, path in zip(inputs.requests, paths, strict=True) if len(path) > number],
                     number,
                 )
-        captured.states.see_values(passes.staging, name, inputs.requests)
+        captured.states.see_values(passes.staging, name, inputs.requests, kept=True)
         passes.came("eager")
     snapshots.put_back(snapshots.EAGER)
 
 
 def _decode(passes: Passes, those: Sequence[tuple[Request, Path]], number: int) -> None:
-    """Decode the token of this number of each of these requests."""
+    """Decode the token of this number of each of these requests, and keep the states that then are to be kept."""
     captured, decode = passes.captured, passes.captured.adapter.decode
     assert decode is not None
     requests = [replace(request, seq_len=request.seq_len + number + 1) for request, _ in those]
@@ -44,3 +45,5 @@ def _decode(passes: Passes, those: Sequence[tuple[Request, Path]], number: int) 
     rows["input_ids"][:] = [path[number][1] for _, path in those]
     with captured.timed("eager", passes.watch):
         decode.eager(captured.live, decode.batch(captured.live, Rows.put(len(requests), rows, captured.device)))
+    states = captured.states
+    states.keep([r for r, _ in those if states.keeps(replace(r, seq_len=r.seq_len + number), 1)])

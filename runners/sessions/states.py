@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from repro.cases.case import Request, Setup
-from repro.cases.layout import state_slots
+from repro.cases.layout import Ints, state_slots, track_interval, tracked_slots
 from repro.traces.paths import Recorded
 from runners.engines.sending import sent
 from runners.engines.staging import StagingBuffer
@@ -20,8 +20,9 @@ from runners.recording.observer import HarnessError
 from runners.releases.options import recurrent
 from runners.sessions import memory
 
-# In front of the kinds of states that graph and eager left with other bits.
-DIFFER = "differ."
+# In front of the kinds of states that graph and eager left with other bits, and of those that are kept behind a commit.
+DIFFER, TRACKED = "differ.", "tracked "
+Path = Sequence[tuple[int, int]]  # down a tree, its tokens' numbers there and what they are
 
 
 class States:
@@ -45,11 +46,12 @@ class States:
 
     def lay_out(self, layout: int) -> None:
         """Have request slots own state slots by this layout."""
-        self.slots = state_slots(self.setup, layout)
+        self.slots, self.tracked = state_slots(self.setup, layout), tracked_slots(self.setup, layout)
         if self._mapping is None:
             return
-        if self.slots.max() >= len(self.rows[0]):
-            raise HarnessError(f"there are {len(self.rows[0])} state slots, the layout needs {self.slots.max() + 1}")
+        needed = max(self.slots.max(), self.tracked.max()) + 1
+        if needed > len(self.rows[0]):
+            raise HarnessError(f"there are {len(self.rows[0])} state slots, the layout needs {needed}")
         self._mapping[: len(self.slots)] = torch.from_numpy(self.slots).to(self._mapping)
 
     def fill(self, step: int, requests: Sequence[Request]) -> None:
@@ -57,7 +59,7 @@ class States:
         into the room for drafts' states no numbers."""
         if self._filling is None:
             return
-        owned = self.slots[[request.slot for request in requests]] if requests else self.slots[:0]
+        owned = self._owned(requests)
         others = np.setdiff1d(np.arange(len(self.rows[0])), owned)
         self._filling.fill(step, [(r, owned[row : row + 1]) for row, r in enumerate(requests)], others)
         for tensor in self.of_drafts.values():
@@ -69,12 +71,15 @@ class States:
         mapping = {} if self._mapping is None else {"state_slots": self._mapping}
         return {**rows, **self.of_drafts, **mapping}
 
-    def see_slots(self, staging: StagingBuffer, paths: Sequence[Recorded], requests: Sequence[Request]) -> None:
-        """Record the state slots that requests own, and those that the paths had changed when their snapshots were
-        taken."""
+    def see_slots(
+        self, staging: StagingBuffer, paths: Sequence[Recorded], requests: Sequence[Request], accepted: Sequence[Path]
+    ) -> None:
+        """Record the state slots that are the batch's, those that keep a state behind a commit included, and those that
+        the paths had changed when their snapshots were taken. accepted: what was committed of each request's tree."""
         if not self.rows:
             return
-        staging.see(Recorded.STATE_SLOTS, "owned", self._owned(requests))
+        kept = [request for request, path in zip(requests, accepted, strict=False) if self.keeps(request, len(path))]
+        staging.see(Recorded.STATE_SLOTS, "owned", np.concatenate([self._owned(requests), self.tracked_of(kept)]))
         for kind, snapshots in self.snapshots.items():
             by_graph, by_eager, between = snapshots.compare()
             for path, changed in ((Recorded.GRAPH, by_graph), (Recorded.EAGER, by_eager)):
@@ -84,13 +89,32 @@ class States:
                 staging.see(Recorded.STATE_SLOTS, f"{DIFFER}{kind}", between, as_slots=True, tell=False)
 
     def see_values(
-        self, staging: StagingBuffer, path: str, requests: Sequence[Request], moment: int | None = None
+        self, staging: StagingBuffer, path: str, requests: Sequence[Request], moment: int | None = None, *, kept: bool
     ) -> None:
-        """Record the requests' states, as they are or as they were at this moment."""
-        slots = sent(torch.from_numpy(self._owned(requests)), self.rows[0].device) if self.rows else None
+        """Record the requests' states, as they are or as they were at this moment. kept: those behind a commit, too."""
+        slots = {"": self._owned(requests), **({TRACKED: self.tracked_of(requests)} if kept else {})}
         for kind, snapshots in self.snapshots.items():
             rows = self.kinds[kind] if moment is None else snapshots.kept(moment)
-            staging.see(Recorded.STATE_VALUES, f"{path}.{kind}", memory.contents(rows, slots).float())
+            for name, those in slots.items():
+                there = sent(torch.from_numpy(those), self.rows[0].device)
+                staging.see(Recorded.STATE_VALUES, f"{path}.{name}{kind}", memory.contents(rows, there).float())
 
-    def _owned(self, requests: Sequence[Request]) -> np.ndarray:
+    def keeps(self, request: Request, tokens: int) -> bool:
+        """True if a state is kept of this request when so many tokens follow its prefix."""
+        interval = track_interval(self.setup)
+        return request.seq_len // interval != (request.seq_len + tokens) // interval
+
+    def keep(self, requests: Sequence[Request]) -> None:
+        """Keep these requests' states as they are."""
+        of, into = (
+            sent(torch.from_numpy(s), self.rows[0].device) for s in (self._owned(requests), self.tracked_of(requests))
+        )
+        for layer in self.rows:
+            layer[into] = layer[of]
+
+    def tracked_of(self, requests: Sequence[Request]) -> Ints:
+        """The slots in which states of these requests are kept."""
+        return self.tracked[[request.slot for request in requests]] if requests else self.tracked[:0]
+
+    def _owned(self, requests: Sequence[Request]) -> Ints:
         return self.slots[[request.slot for request in requests]] if requests else self.slots[:0]

@@ -173,10 +173,10 @@ class Step:
 
     def _see_states(self, moments: Mapping[Recorded, int]) -> None:
         """Record what these paths left in recurrent states. moments: of their snapshots."""
-        states, requests = self.captured.states, self.asked.requests
-        states.see_slots(self.staging, list(moments), requests)
+        states, requests, accepted = self.captured.states, self.asked.requests, self.passes.paths
+        states.see_slots(self.staging, list(moments), requests, accepted)
         for path, moment in moments.items():
-            states.see_values(self.staging, path, requests, moment)
+            states.see_values(self.staging, path, requests, moment, kept=bool(accepted))
 
     def _ask_reference(self, came: HostArrays, names: list[str], left: Mapping[Recorded, Kv]) -> None:
         """Record what the call should have given. names: of its outputs. left: the KV cache as each path left it."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from repro.cases.case import Setup
-from repro.cases.layout import state_rows
+from repro.cases.layout import state_rows, track_interval
 from runners.releases.live import Live
 
 _UTILS = ("sglang.srt.utils", "sglang.srt.utils.common")
@@ -87,8 +87,8 @@ def _take_cpu(function: Any) -> None:
 
 
 def arguments(setup: Setup) -> dict[str, Any]:
-    """The arguments of ServerArgs that say how many states there are."""
-    return {"max_mamba_cache_size": state_rows(setup)}
+    """The arguments of ServerArgs that say how many states there are, and at which lengths one is kept."""
+    return {"max_mamba_cache_size": state_rows(setup), "mamba_track_interval": track_interval(setup)}
 
 
 def ready(live: Live, model_runner: Any) -> None:
@@ -96,6 +96,9 @@ def ready(live: Live, model_runner: Any) -> None:
     that the backend launches the kernel that finds state slots there."""
     scheduler: Any = importlib.import_module("sglang.srt.managers.scheduler")
     scheduler.initialize_mamba_selective_state_update_backend(live.args)
+    # A state is kept at multiples of a prefill's chunk, too: of a page, as no batch here is so long. sglang's own tests
+    # set this, which ServerArgs works out once.
+    live.args._mamba_cache_chunk_size = live.setup.page_size
     if live.device != "cpu":
         return
     backend: Any = getattr(model_runner.attn_backend, "linear_attn_backend", None)

@@ -11,7 +11,7 @@ from fuzz.mutation.sites import mutants
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Step, Target, accepted_max, engine_refuses
 from repro.cases.families import GDN, KDA, MAMBA2, fitted
-from repro.cases.layout import state_rows, state_slots
+from repro.cases.layout import state_rows, state_slots, track_interval, tracked_slots
 from repro.cases.release_list import NEWEST
 from repro.cases.tree import descent
 from repro.traces.finding import Status
@@ -24,6 +24,7 @@ TARGET = Target(NEWEST, "emulated")
 BACKEND = "sglang/srt/layers/attention/hybrid_linear_attn_backend.py"
 DECODE = fitted(setup_of("decode", capture_bs=(4,), family=GDN))
 COMMITS = "sglang/srt/speculative/spec_utils.py"
+SCATTER = "sglang/kernels/ops/mamba/mamba_state_scatter_triton.py"
 VERIFY = fitted(setup_of("verify", capture_bs=(4,), family=GDN))
 # Only the statement outside of other branches counts.
 ACCEPTED_LAST = " " * 16 + "last_correct_step_indices=last_correct_step_indices"
@@ -48,6 +49,9 @@ def test_state_slots_belong_to_requests_and_move_with_the_layout() -> None:
         assert slots[0] == 0
         assert len(set(slots.tolist())) == len(slots) == DECODE.slots + 1
         assert slots.max() <= state_rows(DECODE)
+    for layout, slots in enumerate(layouts):
+        tracked = tracked_slots(DECODE, layout)
+        assert tracked[0] == 0 and not {*tracked[1:].tolist()} & {*slots.tolist()}
     assert not all(np.array_equal(layouts[0], slots) for slots in layouts)
     assert not np.array_equal(layouts[0], np.arange(DECODE.slots + 1))
 
@@ -106,7 +110,7 @@ def test_oracles_see_states_that_are_not_the_requests_own() -> None:
 @pytest.mark.parametrize(("runner", "family"), [("verify", MAMBA2), ("decode", KDA)])
 def test_other_families_keep_states_as_well(runner: str, family: str) -> None:
     case = replace(
-        ACCEPTED if runner == "verify" else CASE, setup=fitted(setup_of(runner, capture_bs=(4,), family=family, topk=1))
+        ACCEPTED if runner == "verify" else CASE, setup=fitted(setup_of(runner, capture_bs=(4,), family=family))
     )
     with Pool(TARGET, timeout_s=120) as pool:
         trace = pool.run(case)
@@ -115,12 +119,29 @@ def test_other_families_keep_states_as_well(runner: str, family: str) -> None:
     assert verdicts["state_values"].status is verdicts["state_writes"].status is Status.PASS
 
 
+def test_states_are_kept_at_whole_pages_and_once_a_verify_at_most() -> None:
+    for page_size, tokens, interval in ((1, 4, 4), (1, 7, 7), (4, 7, 8), (64, 7, 64), (1, 2, 4)):
+        setup = replace(VERIFY, page_size=page_size, num_draft_tokens=tokens, num_steps=2 if tokens < 4 else 3)
+        assert track_interval(setup) == interval
+
+
 @pytest.mark.emulated(NEWEST)
-def test_oracles_see_a_commit_of_other_tokens() -> None:
-    """A verify that commits one token too many."""
+def test_oracles_see_what_a_commit_does_wrong() -> None:
+    """One token too many; and a state that is kept at any length, is another, or is not kept."""
+    lengths, drafts = (3, 3, 16), (1, 2, 3)
+    rows = zip(step(*PADDED).requests, lengths, drafts, strict=True)
+    requests = tuple(replace(r, seq_len=length, accepted=accepted) for r, length, accepted in rows)
+    case = Case(setup=VERIFY, steps=(step(*SINGLE), Step(requests=requests, layout=3)))
+    of_other, kept = (("state_values", f"{each}temporal states of graph behind a commit") for each in ("", "tracked "))
     with Pool(TARGET, timeout_s=120) as pool:
-        assert failing(pool, ACCEPTED) == set()
+        assert failing(pool, case) == set()
         pool.change(planted(COMMITS, "commit_mamba_states_after_verify", ACCEPTED_LAST, MORE))
-        seen = failing(pool, ACCEPTED)
-        assert ("state_values", "temporal states of graph behind a commit") in seen
-        assert {oracle for oracle, _ in seen} == {"state_values"}
+        seen = failing(pool, case)
+        assert of_other in seen and {oracle for oracle, _ in seen} == {"state_values"}
+        pool.change(planted(SCATTER, "_fused_commit_track_indices_kernel", "tl.where(cross, cand, -1)", "cand"))
+        assert ("state_writes", "graph: temporal of no request of the batch") in failing(pool, case)
+        copies = "scatter_mamba_states_after_mtp_verify"
+        pool.change(planted(SCATTER, copies, "mamba_steps_to_track,", "last_correct_step_indices,"))
+        assert kept in failing(pool, case)
+        pool.change(planted(SCATTER, copies, "if mamba_track_indices is not None:", "if False:"))
+        assert kept in failing(pool, case)

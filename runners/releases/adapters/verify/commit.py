@@ -31,8 +31,9 @@ def accepted(batch: Any, requests: Sequence[Request]) -> list[list[tuple[int, in
     ]
 
 
-def commit(live: Live, batch: Any, paths: Sequence[Sequence[tuple[int, int]]]) -> None:
-    """Call sglang's own commit: a method of the worker up to 0.5.13, a function since then."""
+def commit(live: Live, batch: Any, paths: Sequence[Sequence[tuple[int, int]]], tracked: torch.Tensor) -> None:
+    """Call sglang's own commit: a method of the worker up to 0.5.13, a function since then. tracked: the state slot in
+    which each request's state is kept when it comes to a length at which one is, int64 [n]."""
     setup, device, count = live.setup, batch.seq_lens.device, len(paths)
     index = torch.full((count, setup.num_steps + 1), -1, dtype=torch.int32)
     for row, path in enumerate(paths):
@@ -44,7 +45,8 @@ def commit(live: Live, batch: Any, paths: Sequence[Sequence[tuple[int, int]]]) -
         forward_mode=batch.forward_mode,
         req_pool_indices=batch.req_pool_indices,
         seq_lens=batch.seq_lens,
-        mamba_track_indices=None,
+        mamba_track_indices=tracked,
+        tree_cache=SimpleNamespace(page_size=setup.page_size),
     )
     utils: Any = importlib.import_module(f"{_SPECULATIVE}spec_utils")
     if hasattr(utils, "commit_mamba_states_after_verify"):
@@ -52,5 +54,7 @@ def commit(live: Live, batch: Any, paths: Sequence[Sequence[tuple[int, int]]]) -
         utils.commit_mamba_states_after_verify(live.target, scheduled, lengths, index.to(device), tokens)
         return
     kind: Any = importlib.import_module(f"{_SPECULATIVE}eagle_worker_v2").EAGLEWorkerV2
-    worker = SimpleNamespace(speculative_num_draft_tokens=setup.num_draft_tokens, target_worker=live.target)
+    worker = SimpleNamespace(
+        speculative_num_draft_tokens=setup.num_draft_tokens, target_worker=live.target, server_args=live.args
+    )
     kind._mamba_verify_update(worker, scheduled, lengths, index.to(device), count)
