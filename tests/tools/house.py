@@ -1,8 +1,12 @@
-"""The size and the language of the product at a commit: python -m tests.tools.house [COMMIT]."""
+"""The size and the language of the product at a commit: python -m tests.tools.house [COMMIT [BEFORE]].
+
+BEFORE: an earlier commit, to count the lines of modules that it did not have.
+"""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -65,8 +69,39 @@ def rooms(texts: dict[str, str], package: str) -> set[tuple[str, str]]:
     return {(here, there) for here, there in pairs if {here, there} <= folders and here != there}
 
 
+def imported(text: str) -> Iterator[str]:
+    """The modules of the product, by path, that a module imports when it is imported, or by name at any time."""
+    for node in ast.parse(text).body:
+        match node:
+            case ast.ImportFrom(module=str(module), names=aliases):
+                yield from (f"{module}.{alias.name}" for alias in aliases)
+                yield module
+            case ast.Import(names=aliases):
+                yield from (alias.name for alias in aliases)
+    yield from re.findall(r'import_module\("([\w.]+)"\)', text)
+
+
+def circle(texts: dict[str, str]) -> list[str]:
+    """A circle of imports, if there is one."""
+    names = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in texts}
+    graph = {name: [other for other in imported(texts[path]) if other in names] for name, path in names.items()}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def new_lines(before: str, commit: str) -> int:
+    """The lines of modules that the earlier commit did not have: renamed ones it had."""
+    diff = git("diff", "-M30%", "--diff-filter=A", "--numstat", before, commit, "--", *PACKAGES)
+    rows = (row.split("\t") for row in diff.splitlines())
+    return sum(int(added) for added, _, path in rows if path.endswith(".py"))
+
+
 def main() -> None:
-    texts = modules(sys.argv[1] if len(sys.argv) > 1 else "HEAD")
+    commit = sys.argv[1] if len(sys.argv) > 1 else "HEAD"
+    texts = modules(commit)
     sizes = [len(text.splitlines()) for text in texts.values()]
     nodes = [node for text in texts.values() for node in ast.walk(ast.parse(text))]
     words, functions = list(openings(nodes)), lengths(nodes)
@@ -78,6 +113,12 @@ def main() -> None:
     print(f"section banners: {sum(bool(BANNER.match(line)) for text in texts.values() for line in text.splitlines())}")
     for package in ("repro", "runners"):
         print(f"imports between the folders of {package}: {len(rooms(texts, package))}")
+    print(f"circle of imports: {' -> '.join(circle(texts)) or 'none'}")
+    rows = git("ls-tree", "-l", commit, "--", "README.md", "CONTRIBUTING.md", "docs/", "docs/findings/").splitlines()
+    pages = [int(row.split()[3]) for row in rows if row.endswith(".md")]
+    print(f"bytes of pages; of the longest: {sum(pages)}; {max(pages)}")
+    for before in sys.argv[2:]:
+        print(f"lines of modules that {before} did not have: {new_lines(before, commit)}")
 
 
 if __name__ == "__main__":
