@@ -1,4 +1,4 @@
-"""Each served token is the one that the target gives in float64 after the prompt and the text before it.
+"""Each served token is the one that the target gives in float64 after the prompt and the text served before it.
 
 By induction that is the text of plain greedy decoding, without speculation and without graphs.
 """
@@ -6,6 +6,8 @@ By induction that is the text of plain greedy decoding, without speculation and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+
+import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
@@ -22,7 +24,7 @@ FINISHED, ABORTED = 1, 2
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """UNKNOWN if a text leaves the target's at a tie, after which it is not judged, and nothing else is wrong."""
+    """UNKNOWN if a token is another one than the target's at a tie, and nothing else is wrong."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = ties = 0
@@ -36,14 +38,14 @@ def judge(case: Case, trace: Trace) -> Verdict:
             text = served["tokens"][row]
             text = text[text >= 0]
             compared += len(text)
-            apart = next((at for at, token in enumerate(text) if token != served["best"][row, at]), None)
-            if apart is not None and served["behind"][row, apart] < TIE * served["noise"][row]:
-                ties += 1
-            elif apart is not None:
-                wrongs.append(_wrong_token(number, row, apart, text, served))
+            apart = np.flatnonzero(text != served["best"][row, : len(text)])
+            tied = served["behind"][row, apart] < TIE * served["noise"][row]
+            ties += int(tied.sum())
+            if not tied.all():
+                wrongs.append(_wrong_token(number, row, int(apart[~tied][0]), text, served))
             wrongs += _wrong_length(number, row, len(text), 1 + request.further, served["ended"][row] == FINISHED)
     if ties and not wrongs:
-        detail = f"{ties} texts leave the target's where two tokens are as likely, within rounding."
+        detail = f"{ties} tokens are not the target's where two are as likely, within rounding."
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=TIES, detail=detail)
     return conclude(ORACLE, wrongs, compared, nothing="no text", order=(TOKEN, LENGTH))
 

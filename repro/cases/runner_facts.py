@@ -313,6 +313,8 @@ RUNNER_FACTS = {
     ),
     "round": RunnerFacts(
         title="the scheduler with EAGLE",
+        backends=("triton", "flashinfer", "fa3"),
+        algorithms=ALL_ALGORITHMS,
         host_lengths=True,
         falls_back=True,
         serves=True,

@@ -12,6 +12,7 @@ from repro.cases.runner_facts import LATENT, RUNNER_FACTS, TOY
 # Two requests, then one in the same bucket: every buffer is filled, staged and padded, and stale state would show.
 _BATCHES = (((1, 5), (2, 9)), ((3, 6),))
 _SLOTS, _BUCKETS = 4, (2,)
+_LATER = 10  # iterations of an event loop, in which the first requests end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,8 @@ def _case(runner: str, backend: str, algorithm: str, family: str = "", *, one_gr
             requests=tuple(
                 Request(slot=slot, seq_len=seq_len, data=10 * number + slot, accepted=accepted, further=further)
                 for slot, seq_len in batch
-            )
+            ),
+            wait=_LATER * number if facts.serves else 0,
         )
         for number, batch in enumerate(_BATCHES)
     )

@@ -87,7 +87,7 @@ def _filled(family: Family, live: Live) -> list[torch.Tensor]:
     caches = []
     for runner, cache in ((first, family.kv), *((other, any_cache) for other in family.others(live))):
         model.fill_weights(runner.model)
-        checkpoint.complete(live, runner.model)
+        checkpoint.complete(setup, live.device, runner.model)
         memory.fill_cache(cache(runner), table)
         caches += cache(runner)
     if is_recurrent(setup):

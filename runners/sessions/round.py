@@ -20,7 +20,6 @@ from runners.engines.staging import StagingBuffer
 from runners.recording.observer import HarnessError, RunCase, Watch
 from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
-from runners.releases.adapters.round import weights
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
 from runners.releases.reference.served import Judged, Teacher
@@ -50,7 +49,6 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     if scheduler.enable_overlap != setup.overlap:
         raise HarnessError(f"asked for overlap {setup.overlap}, the scheduler has {scheduler.enable_overlap}")
     engine.Graph.runner_is_captured = True
-    weights.fill(*serving.models(scheduler), setup.disagreement / 100)
     pages = (tensor[: setup.page_size] for tensor in serving.caches(scheduler).values())
     engine.pad_into([*pages, scheduler.req_to_token_pool.req_to_token[0]])
     served = Served(scheduler, wire, setup)

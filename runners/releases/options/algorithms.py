@@ -10,6 +10,7 @@ import numpy as np
 from repro.cases.case import Setup
 from repro.cases.families import GDN, GLM, GPT_OSS, KDA, MAMBA2, is_latent
 from repro.cases.layout import Ints
+from repro.cases.runner_facts import RUNNER_FACTS
 from runners.releases import model
 from runners.releases.options import mrope
 from runners.releases.options.deepseek import deepseek
@@ -20,7 +21,8 @@ from runners.releases.options.kda import kda
 from runners.releases.options.mamba2 import mamba2
 
 AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model is given
-# The layers behind which a target that is driven gives them: two, as each takes time on the emulated engine.
+# The layers behind which a target that is driven alone gives them: two, as each takes time on the emulated engine. In
+# 0.5.13 graphs of draft-extend, which rounds have as well, take three for granted.
 _AUXILIARY_BEHIND = (0, 1)
 
 
@@ -51,10 +53,11 @@ def verifying(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     target, draft = configs(setup)
     if setup.algorithm != "EAGLE3":
         return target, draft
+    behind = tuple(range(AUXILIARY)) if RUNNER_FACTS[setup.runner].serves else _AUXILIARY_BEHIND
     kinds = {name: target[name] for name in ("hybrid_layer_pattern", "layer_types") if name in target}
     layers = {name: [*each, each[0]] for name, each in kinds.items()}
-    target = {**target, **layers, "num_hidden_layers": len(_AUXILIARY_BEHIND) + 1}
-    return target, {**draft, "eagle_config": {"eagle_aux_hidden_state_layer_ids": _AUXILIARY_BEHIND}}
+    target = {**target, **layers, "num_hidden_layers": len(behind) + 1}
+    return target, {**draft, "eagle_config": {"eagle_aux_hidden_state_layer_ids": behind}}
 
 
 def hot_tokens(setup: Setup) -> Ints:

@@ -11,8 +11,10 @@ import numpy.typing as npt
 import torch
 
 from repro.cases.layout import Ints
+from runners.recording.observer import Unsupported
 from runners.releases.reference import operations as op
-from runners.releases.reference.llama import Attend, Scores, Tokens, target
+from runners.releases.reference.llama import Attend, Scores, Tokens
+from runners.releases.reference.models import read
 from runners.releases.reference.rounding import Rounding
 
 # How many times a pass is made with other roundings. A spread over many is not asked for, only how large noise is.
@@ -32,10 +34,13 @@ class Judged:
 
 
 class Teacher:
-    """A target whose weights are read when this is made. model: sglang's. dtype: of its values."""
+    """A target whose weights are read when this is made. model: sglang's. dtype: of its values. Unsupported."""
 
     def __init__(self, model: Any, vocab: int, dtype: torch.dtype, *, on_gpu: bool) -> None:
-        self._run = target(model, vocab)
+        run = read(model, vocab)
+        if run is None:
+            raise Unsupported(f"no text is known of a {type(model).__name__}")
+        self._run = run
         self._dtype, self._on_gpu = dtype, on_gpu
 
     def judge(self, prompt: Ints, text: Sequence[int]) -> Judged:
@@ -57,14 +62,15 @@ def causal(by: Rounding) -> Attend:
     """Attention of each token over those before it and itself, none of which lie in a cache."""
 
     def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scores: Scores) -> torch.Tensor:
-        count = queries.shape[1]
+        place = torch.arange(queries.shape[1])
+        before = place[:, None] - place
         seen = op.Attended(
             keys=keys[0, :0],
             values=values[0, :0],
             new_keys=keys,
             new_values=values,
-            mask=torch.ones(count, count, dtype=torch.bool).tril(),
+            mask=(before >= 0) & ((before <= scores.window) | (scores.window < 0)),
         )
-        return op.attention(by, queries, seen, scores.scaling, scores.logit_cap)
+        return op.attention(by, queries, seen, scores.scaling, scores.logit_cap, scores.sinks)
 
     return attend

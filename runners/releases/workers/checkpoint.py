@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from repro.cases.case import Setup
 from repro.cases.families import is_latent
 from runners.engines.standins.experts import Biased, experts
 from runners.recording.observer import Unsupported
@@ -22,15 +23,15 @@ def loaded(live: Live) -> Any:
     return live.draft
 
 
-def complete(live: Live, network: Any) -> None:
+def complete(setup: Setup, device: str, network: Any) -> None:
     """Make of a model's filled weights what loading a checkpoint makes of them."""
-    if is_latent(live.setup):
+    if is_latent(setup):
         # Latent attention multiplies by what this makes of its weights.
         if not hasattr(network, "post_load_weights"):
             raise Unsupported(f"{type(network).__name__} completes its weights in load_weights alone in this release")
         is_nextn = {"is_nextn": True} if type(network).__name__.endswith("NextN") else {}
         network.post_load_weights(**is_nextn)
-    if live.device == "cpu":
+    if device == "cpu":
         _stand_in_for_experts(network)
 
 

@@ -11,10 +11,10 @@ from sglang.srt.server_args import ServerArgs
 from repro.cases.case import Setup
 from repro.cases.rows.serving import pool_of
 from runners.releases import model
-from runners.releases.adapters.round import as_on_gpus
+from runners.releases.adapters.round import as_on_gpus, weights
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.round.scheduler import constructed
-from runners.releases.options.algorithms import configs
+from runners.releases.options.algorithms import verifying
 from runners.releases.workers import present
 from runners.releases.workers.building import as_on_hopper
 from runners.targets import pinned
@@ -36,7 +36,8 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         as_on_hopper()
     with (
         model.norms_without_kernels(),
-        model.folders(*configs(setup)) as folders,
+        model.folders(*verifying(setup)) as folders,
+        weights.loading(setup, device),
         as_on_gpus.overlapping(setup.overlap),
     ):
         arguments = present.server_args(setup, device, folders) | {

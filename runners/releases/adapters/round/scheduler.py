@@ -128,8 +128,8 @@ def caches(scheduler: Any) -> dict[str, torch.Tensor]:
     draft = scheduler.draft_worker.draft_worker
     named: dict[str, torch.Tensor] = {}
     for whose, runner in (("target", scheduler.tp_worker.model_runner), ("draft", draft.draft_runner)):
-        for kind in ("k", "v"):
-            buffers = getattr(runner.token_to_kv_pool, f"{kind}_buffer")
+        for kind in ("k", "v", "kv"):  # latent attention has one row for both
+            buffers = getattr(runner.token_to_kv_pool, f"{kind}_buffer", ())
             named |= {f"{whose}_{kind}{layer}": tensor for layer, tensor in enumerate(buffers)}
     return named
 

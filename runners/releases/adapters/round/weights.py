@@ -2,37 +2,97 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from sglang.srt.model_executor.model_runner import ModelRunner
 
+from repro.cases.case import Setup
 from repro.cases.payload import floats
+from runners.releases.options.algorithms import hot_tokens
+from runners.releases.workers.checkpoint import complete
 
 _DATA = 36  # any constant: weights are part of the meaning of a seed file
 # How much scores and attention's output weigh: enough that a wrong row of a prefix changes logits, and the text soon.
 _SCORES, _OUTPUT = 1.4, 2.0
+# EAGLE3's draft has neither the embedding beside its attention nor layers behind its first, and half of the tokens:
+# its targets are such that this matters little, else no draft would be accepted.
+_LITTLE, _UNKNOWN = 0.25, 0.7
+Parameters = Mapping[str, torch.Tensor]
 
 
-def fill(target: torch.nn.Module, draft: torch.nn.Module, disagreement: float) -> None:
-    """The draft is the target's own layer. It is given the token and, times `disagreement`, a random image of the
-    hidden states: at 0 it mostly drafts what the target says, and a wrong hidden state never changes the text."""
-    for name, parameter in target.named_parameters():
-        parameter.data.copy_(_of_target(name, parameter, target.config))
-    sources = dict(target.named_parameters())
-    for name, parameter in draft.named_parameters():
-        if name.endswith("fc.weight"):
-            width = parameter.shape[0]
-            mixed = disagreement * _evenly(name, (width, width)) / width**0.5
-            parameter.data.copy_(torch.cat((torch.eye(width), mixed), dim=1))
-        elif name.endswith("fc.bias"):
-            parameter.data.zero_()
-        elif parameter.dim() < 2 and not _same(name, sources):
-            parameter.data.fill_(1.0)
+@contextmanager
+def loading(setup: Setup, device: str) -> Iterator[None]:
+    """While entered, models that are loaded get these weights: the target, which comes first, and drafts of it."""
+    loads, targets = ModelRunner.load_model, list[Any]()
+
+    def load(self: Any, *args: Any, **kwargs: Any) -> None:
+        loads(self, *args, **kwargs)
+        if targets:
+            fill_draft(targets[0], self.model, setup)
         else:
-            parameter.data.copy_(sources[_same(name, sources)].data)
+            targets.append(self.model)
+            fill_target(self.model, setup)
+        complete(setup, device, self.model)
+
+    ModelRunner.load_model = load
+    try:
+        yield
+    finally:
+        ModelRunner.load_model = loads
 
 
-def _same(name: str, sources: dict[str, torch.nn.Parameter]) -> str:
+def fill_target(target: torch.nn.Module, setup: Setup) -> None:
+    config: Any = target.config
+    for name, parameter in target.named_parameters():
+        values = _of_target(name, parameter, config)
+        if setup.algorithm == "EAGLE3":
+            values = _nearly_draft(name, values, hot_tokens(setup))
+        parameter.data.copy_(values)
+
+
+def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup) -> None:
+    """The draft is the target's first layer. It is given the token and, times the disagreement, a random image of the
+    hidden states: at 0 it mostly drafts what the target says, and a wrong hidden state never changes the text."""
+    sources = dict(target.named_parameters())
+    disagreement = setup.disagreement / 100
+    if setup.algorithm == "EAGLE3":
+        hot = torch.from_numpy(hot_tokens(setup))
+        draft.hot_token_id = hot.to(sources["lm_head.weight"].device)  # a checkpoint has it among its weights
+        sources["lm_head.weight"] = sources["lm_head.weight"][hot]
+    for name, parameter in draft.named_parameters():
+        parameter.data.copy_(_of_draft(name, parameter, sources, disagreement))
+
+
+def _of_draft(name: str, parameter: torch.Tensor, sources: Parameters, disagreement: float) -> torch.Tensor:
+    if name.endswith(("fc.bias", "w2_weight")):
+        return torch.zeros_like(parameter)
+    if name.endswith(("fc.weight", "eh_proj.weight")):
+        return _joining(name, parameter, disagreement)
+    source = sources.get(_same(name, sources))
+    if source is None:
+        return torch.ones_like(parameter) if parameter.dim() < 2 else _mixing(name, tuple(parameter.shape))
+    values = source.data
+    if values.shape != parameter.shape:  # EAGLE3's attention is over the token and the hidden states side by side
+        values = torch.cat((values, disagreement * _mixing(name, tuple(values.shape)).to(values)), dim=1)
+    return values
+
+
+def _joining(name: str, parameter: torch.Tensor, disagreement: float) -> torch.Tensor:
+    """The token as it is, if it is an input, and a mix of the hidden states."""
+    width, both = parameter.shape
+    if both != 2 * width:
+        return disagreement * _mixing(name, (width, both))
+    return torch.cat((torch.eye(width), disagreement * _mixing(name, (width, width))), dim=1)
+
+
+def _mixing(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    return _evenly(name, shape) / shape[-1] ** 0.5
+
+
+def _same(name: str, sources: Parameters) -> str:
     """The parameter of the target with the longest end in common; empty if not even the last two parts are."""
     parts = name.split(".")
     ends = [".".join(parts[start:]) for start in range(len(parts) - 1)]
@@ -53,6 +113,16 @@ def _of_target(name: str, parameter: torch.Tensor, config: Any) -> torch.Tensor:
         scored = size * (config.num_attention_heads + config.num_key_value_heads)
         values[:scored] *= _SCORES
     return values * _OUTPUT if "o_proj" in name else values
+
+
+def _nearly_draft(name: str, values: torch.Tensor, hot: Any) -> torch.Tensor:
+    """The weights of a target that EAGLE3 drafts for."""
+    if "lm_head" in name:
+        unknown = torch.full((len(values), 1), _UNKNOWN)
+        unknown[torch.from_numpy(hot)] = 1.0
+        return values * unknown
+    behind = "layers." in name and "layers.0." not in name and name.endswith(("o_proj.weight", "down_proj.weight"))
+    return values * _LITTLE if "embed" in name or behind else values
 
 
 def _evenly(name: str, shape: tuple[int, ...]) -> torch.Tensor:

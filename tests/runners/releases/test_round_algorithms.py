@@ -1,0 +1,67 @@
+"""Rounds over each backend and by each algorithm, on the newest release: texts are the target's, and graphs ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from fuzz.draw.rounds import round_cases
+from oracles.catalogue import judge_all, overall
+from repro.cases.case import Case, Request, Step, Target, problems
+from repro.cases.release_list import NEWEST
+from repro.cases.runner_facts import RUNNER_FACTS
+from repro.traces.finding import Status
+from runners.processes.pool import Pool
+from tests.runners.releases.test_round import CHAIN, TREE
+
+TARGET = Target(NEWEST, "emulated")
+HALF = replace(CHAIN, dtype="float16", head_dim=64)
+SETUPS = {
+    "fa3, EAGLE3, a chain": replace(HALF, backend="fa3", algorithm="EAGLE3", overlap=True),
+    "flashinfer, EAGLE, a tree": replace(HALF, backend="flashinfer", topk=2, num_draft_tokens=6, overlap=True),
+    "triton, EAGLE3, a tree": replace(TREE, algorithm="EAGLE3", disagreement=30),
+    "triton, NEXTN, a chain": replace(CHAIN, algorithm="NEXTN", disagreement=30),
+}
+STEPS = (
+    Step(requests=(Request(slot=1, seq_len=9, data=1, further=9),)),
+    Step(requests=(Request(slot=1, seq_len=5, data=2, further=4),), wait=2),
+)
+REFUSED = {"latent attention over fa3": replace(HALF, backend="fa3", algorithm="NEXTN")}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(TARGET, timeout_s=300) as opened:
+        yield opened
+
+
+@pytest.mark.emulated(NEWEST)
+@pytest.mark.parametrize("name", SETUPS)
+def test_texts_are_the_targets(name: str, pool: Pool) -> None:
+    case = Case(setup=SETUPS[name], steps=STEPS)
+    trace = pool.run(case)
+    assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
+    launched = {count.split()[2] for count in trace.facts["launches"].split(", ")}
+    assert launched == {"draft", "verify", "draft_extend"}
+    accepted = [seen.array for seen in trace.seen if (seen.path, seen.name) == ("round_graph", "accepted")]
+    assert np.concatenate(accepted).max() > 1, "no draft was accepted"
+
+
+@pytest.mark.parametrize("backend", RUNNER_FACTS["round"].backends)
+def test_drawn_arrivals_are_valid(backend: str) -> None:
+    drawn = [case for number in range(24) for case in islice(round_cases(5, number, "round", backend, 6), 6)]
+    assert [problems(case) for case in drawn] == [[]] * len(drawn)
+    further = [request.further for case in drawn for step in case.steps for request in step.requests]
+    assert max(further) > 8 and 0 in further
+    setups = [case.setup for case in drawn]
+    for field in ("overlap", "pool", "disagreement", "radix", "chunk", "algorithm"):
+        assert len({getattr(setup, field) for setup in setups}) > 1, field
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_driven_is_refused(name: str) -> None:
+    assert problems(Case(setup=REFUSED[name], steps=STEPS))
