@@ -1,5 +1,6 @@
 """python -m tests.faults [PYTEST OPTION...]: attacks from outside, signals and kills, as a table by kind: how many were
-tried, how many were survived, and the longest that one took. Exit code 1 if one was not survived."""
+tried, how many were survived, and the longest that one took; then how long commands took to end. Exit code 1 if one was
+not survived."""
 
 from __future__ import annotations
 
@@ -18,8 +19,11 @@ class Table:
     def __init__(self) -> None:
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
         self.survived: defaultdict[str, int] = defaultdict(int)
+        self.to_end: list[float] = []  # seconds from a signal to the end of a command's last process
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            self.to_end += [float(str(value)) for name, value in report.user_properties if name == "seconds_to_end"]
         if report.when == "call" or report.outcome != "passed":
             file, _, name = report.nodeid.partition("[")[0].partition("::")
             kind = f"{Path(file).stem}: {name}".replace("test_", "").replace("faults_", "")
@@ -40,6 +44,8 @@ def main(options: list[str]) -> int:
     table = Table()
     code = pytest.main(["-q", "--no-header", FAULTS, *options], plugins=[table])
     print("\n".join(table.lines()))
+    ends = f"{min(table.to_end):.1f} to {max(table.to_end):.1f} s" if table.to_end else "none"
+    print(f"Seconds from a signal to the end of a command's last process: {ends} ({len(table.to_end)} commands)")
     return int(code)
 
 

@@ -42,6 +42,7 @@ class Command:
 
     def __init__(self, folder: Path, line: str, terminal: int | None = None) -> None:
         self.folder, self.tag = folder, uuid.uuid4().hex
+        self.seconds: float | None = None  # from its end's cause to its last process's end
         self.process = subprocess.Popen(
             [sys.executable, "-m", *shlex.split(line)],
             cwd=folder,
@@ -70,13 +71,15 @@ class Command:
 
     def ends(self, number: int) -> None:
         """Send this signal to the command, to no other process: nothing of it is left in time."""
-        end = time.monotonic() + ENDS_S
+        start = time.monotonic()
         self.process.send_signal(number)
-        self.is_gone_by(end)
+        self.is_gone_in_time(start)
 
-    def is_gone_by(self, end: float) -> None:
+    def is_gone_in_time(self, start: float) -> None:
+        end = start + ENDS_S
         assert comes(lambda: self.process.poll() is not None, end - time.monotonic()), self.said()
         assert comes(lambda: not self.family(), end - time.monotonic()), self.said()
+        self.seconds = time.monotonic() - start
 
     def said(self) -> str:
         return "\n".join(path.read_text() for name in ("stdout", "stderr") if (path := self.folder / name).exists())
@@ -88,12 +91,14 @@ class Command:
 
 
 @pytest.fixture
-def commands() -> Iterator[list[Command]]:
-    """The commands that a test has started."""
+def commands(record_property: Callable[[str, object], None]) -> Iterator[list[Command]]:
+    """The commands that a test has started. How long they took to end goes into the table of faults."""
     started: list[Command] = []
     yield started
     for command in started:
         command.kill()
+        if command.seconds is not None:
+            record_property("seconds_to_end", command.seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -237,9 +242,9 @@ def test_a_terminal_that_is_closed_ends_its_command(tmp_path: Path, commands: li
     commands.append(command := Command(tmp_path, "on_terminal", terminal))
     os.close(terminal)
     command.begins(4)
-    end = time.monotonic() + ENDS_S
+    start = time.monotonic()
     os.close(ours)
-    command.is_gone_by(end)
+    command.is_gone_in_time(start)
     (campaign,), _ = loads((tmp_path / "o" / "record.json").read_text())
     assert (campaign.stopped, campaign.error) == ("interrupted", "")
 
