@@ -66,9 +66,10 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         dtypes=("float16", "bfloat16"),
     ),
     GDN: FamilyFacts(
-        what="Qwen3-Next: layers of gated delta rule (GDN), whose state lies beside the KV cache, and full ones",
-        backends=dict.fromkeys(("decode", "verify"), ("triton", "flashinfer", "fa3")),
-        algorithms=("EAGLE",),
+        what="Qwen3-Next: layers of gated delta rule (GDN), whose state lies beside the KV cache, and full ones; their "
+        "next-token layer, which has no state, as the draft model",
+        backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend"), ("triton", "flashinfer", "fa3")),
+        algorithms=("EAGLE", "NEXTN"),
         recurrent=True,
         # Triton's interpreter lacks bfloat16, and recurrent layers run on Triton over every backend.
         dtypes=("float16", "float32"),
@@ -109,7 +110,6 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "GLM-4.5 in the float64 reference": "no model of it, so that nothing but graph against eager judges its values",
     "DeepSeek-V3.2, GLM-5 (DSA)": "no stand-in for deep_gemm, and the index cache is not held",
     "DeepSeek-V4": "no stand-in for its planning kernels",
-    "Qwen3-Next in draft and draft-extend": "its next-token layer has no state; not tried",
     "Qwen3.5 (GDN), Nemotron-H's next-token layer": "no configuration",
     "Kimi-Linear in verify": "sglang's model has no `get_embed_and_head`, which every draft worker asks it for",
     "recurrent layers whose decode keeps states, with a replayed ring or a unified pool": "not tried",
@@ -135,6 +135,11 @@ def is_latent(setup: Setup) -> bool:
 def is_recurrent(setup: Setup) -> bool:
     """True if some of its layers keep a state beside the KV cache."""
     return family_facts(setup).recurrent
+
+
+def changes_states(setup: Setup) -> bool:
+    """True if the runner's model changes the states of a batch's requests: a target does, drafts have full layers."""
+    return is_recurrent(setup) and setup.runner in ("decode", "verify")
 
 
 def families(runner: str, backend: str) -> tuple[str, ...]:

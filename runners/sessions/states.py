@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from repro.cases.case import Request, Setup
+from repro.cases.families import changes_states
 from repro.cases.layout import Ints, state_slots, track_interval, tracked_slots
 from repro.traces.paths import Recorded
 from runners.engines.sending import sent
@@ -78,8 +79,9 @@ class States:
         the paths had changed when their snapshots were taken. accepted: what was committed of each request's tree."""
         if not self.rows:
             return
+        owned = self._owned(requests if changes_states(self.setup) else ())
         kept = [request for request, path in zip(requests, accepted, strict=False) if self.keeps(request, len(path))]
-        staging.see(Recorded.STATE_SLOTS, "owned", np.concatenate([self._owned(requests), self.tracked_of(kept)]))
+        staging.see(Recorded.STATE_SLOTS, "owned", np.concatenate([owned, self.tracked_of(kept)]))
         for kind, snapshots in self.snapshots.items():
             by_graph, by_eager, between = snapshots.compare()
             for path, changed in ((Recorded.GRAPH, by_graph), (Recorded.EAGER, by_eager)):

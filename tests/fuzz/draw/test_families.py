@@ -67,9 +67,9 @@ def test_a_family_is_drawn_where_it_is_asked_for(name: str, runner: str, backend
 
 
 def test_a_family_is_refused_where_it_is_not_driven() -> None:
-    assert families("draft", "fa3") == (DEEPSEEK, GLM)
+    assert families("draft", "fa3") == (DEEPSEEK, GLM, GDN)
     assert families("decode", "fa3") == (DEEPSEEK, GLM, GDN, GPT_OSS)
-    assert families("draft_extend", "flashinfer") == (GLM,)
+    assert families("draft_extend", "flashinfer") == (GLM, GDN)
     over_fa3 = fitted(replace(DRAFT, backend="fa3", family=DEEPSEEK, head_dim=64, num_kv_heads=3))
     assert not setup_problems(over_fa3)
     refused: dict[str, dict[str, Any]] = {

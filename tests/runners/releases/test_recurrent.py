@@ -107,8 +107,8 @@ def test_oracles_see_states_that_are_not_the_requests_own() -> None:
 
 
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize(("runner", "family"), [("verify", MAMBA2), ("decode", KDA)])
-def test_other_families_keep_states_as_well(runner: str, family: str) -> None:
+@pytest.mark.parametrize(("runner", "family"), [("verify", MAMBA2), ("decode", KDA), ("draft", GDN)])
+def test_other_families_keep_states_and_drafts_leave_them_alone(runner: str, family: str) -> None:
     case = replace(
         ACCEPTED if runner == "verify" else CASE, setup=fitted(setup_of(runner, capture_bs=(4,), family=family))
     )
