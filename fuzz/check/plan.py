@@ -18,7 +18,7 @@ from repro.cases.runner_facts import RUNNER_FACTS, TOY
 SESSION, CASE, COMPILED = 6, 2, 180
 # As much as has every stored seed and every kind of setup. The figures are those of a busy machine: an idle one spends
 # less, and two idle cores have time left for imports and for comparing what fails.
-BUDGET = 2400
+BUDGET = 2720
 # Of a plain setup, and of one that differs from it in kind or size.
 CASES_PLAIN, CASES_OTHER = 3, 2
 # Options in which setups of a pair differ in kind, and not in size alone.

@@ -18,10 +18,10 @@ from fuzz.check import command
 from fuzz.check.command import Tools, command_check, published, stored_seeds
 from fuzz.check.compare import Explain
 from fuzz.check.guard import Ways
-from fuzz.check.plan import BUDGET, Item, Plan, pairs, plan
+from fuzz.check.plan import Item, Plan, pairs, plan
 from fuzz.commands.check import checkout
-from repro.cases.case import Case, Setup, Target, problems
-from repro.cases.codec import Seed, loads
+from repro.cases.case import Case, Setup, Target
+from repro.cases.codec import loads
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import BadInput
 from repro.ledger.explain import Explained
@@ -158,35 +158,6 @@ class World:
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "plan", lambda stored: small_plan())
-
-
-def test_the_plan_begins_with_every_pair_and_has_every_seed_and_every_kind_of_setup() -> None:
-    items = whole_plan().items
-    assert [item.pair for item in items[: len(pairs())]] == list(pairs())
-    compiled = {runner for runner, facts in RUNNER_FACTS.items() if facts.compiled}
-    stored = {name for name, seed in stored_seeds(SEEDS) if seed.case.setup.runner not in compiled}
-    assert stored <= {item.name for item in items}
-    setups = [item.setup for item in items]
-    for backend in DRAFT_BACKENDS:
-        drafts = [setup for setup in setups if (setup.runner, setup.backend) == ("draft", backend)]
-        assert any(setup.dp_attention for setup in drafts) and any(setup.adaptive for setup in drafts)
-        assert any(setup.rejection for setup in drafts) and any(setup.mrope for setup in drafts)
-        assert any(1 < setup.page_size < setup.context_len for setup in drafts)
-    for wanted in ("window", "swa", "kv_dtype", "deterministic", "logit_cap", "overhang"):
-        assert any(getattr(setup, wanted) for setup in setups), wanted
-    busier = [case for item in items if item.setup.dp_attention for case in item.cases]
-    assert any(step.elsewhere > len(step.requests) for case in busier for step in case.steps)
-
-
-def test_the_plan_is_the_same_every_time_and_names_what_its_budget_leaves_out() -> None:
-    whole = whole_plan()
-    assert plan(stored_seeds(SEEDS)) == whole
-    assert sum(item.cost for item in whole.items) <= BUDGET
-    names = [item.name for item in (*whole.items, *whole.left_out)]
-    assert len(whole.left_out) > 0 and len(set(names)) == len(names)
-    everything = plan(stored_seeds(SEEDS), budget=10 * BUDGET)
-    assert not everything.left_out and {item.name for item in everything.items} == set(names)
-    assert all(problems(case) == [] for item in everything.items for case in item.cases)
 
 
 def test_a_good_change_is_green_and_every_runner_was_judged(tmp_path: Path) -> None:
@@ -403,9 +374,3 @@ def test_a_repository_is_checked_where_its_package_lies(tmp_path: Path) -> None:
     inner = Target(str(tmp_path / "python"), "emulated")
     assert checkout(str(tmp_path)) == checkout(str(tmp_path / "python")) == inner
     assert checkout("0.5.23") == Target("0.5.23", "emulated")
-
-
-def test_seeds_are_read_with_their_names() -> None:
-    seeds = dict(stored_seeds(SEEDS))
-    assert "pr23037-stale-padding.json" in seeds
-    assert all(isinstance(seed, Seed) for seed in seeds.values())
