@@ -40,6 +40,8 @@ SHOWN = {
     "draft-window-not-planned": ("0.5.23",),
     "draft-extend-window-reads-first-tokens": ("0.5.23",),
     "flashinfer-logit-cap-not-planned": ("0.5.23",),
+    "verify-sinks-twice": ("0.5.23",),
+    "verify-idle-on-pages": ("0.5.23",),
     "verify-window-by-place-in-tree": ("0.5.23",),
     "draft-padded-branches-keep-slots": ("0.5.18",),
     "decode-last-hidden-refused": ("0.5.16",),
