@@ -114,5 +114,5 @@ def test_no_page_claims_that_a_bug_is_unreported() -> None:
 
 def test_an_issue_text_says_what_is_known_upstream() -> None:
     text = issue(material(str(SEEDS / "decode-window-one-short.json"), [], None))
-    assert "### Known upstream\n\n- reported #32087 (closed unmerged), seen 2026-09-22" in text
+    assert "### Known upstream\n\n- reported #32087 (closed unmerged), #34354 (closed), seen 2026-11-26" in text
     assert "searched for: " in issue(material(str(SEEDS / "draft-rows-end-at-the-context.json"), [], None))
