@@ -107,7 +107,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "DeepSeek-V3 over flashmla, trtllm_mla, cutlass_mla, cutedsl_mla": "no stand-in for their kernels",
     "DeepSeek-V3 in draft-extend over flashinfer": "sglang's backend captures no graph of that mode",
     "DeepSeek-V3 and GLM-4.5 with EAGLE3": "target and draft model are of one family",
-    "GLM-4.5 in the float64 reference": "no model of it, so that nothing but graph against eager judges its values",
+    "recurrent families in the float64 reference": "no model of them: eager and sequential decoding judge values",
     "DeepSeek-V3.2, GLM-5 (DSA)": "no stand-in for deep_gemm, and the index cache is not held",
     "DeepSeek-V4": "no stand-in for its planning kernels",
     "Qwen3.5 (GDN), Nemotron-H's next-token layer": "no configuration",

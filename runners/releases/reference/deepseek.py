@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -12,6 +13,12 @@ from runners.releases.reference.chosen import largest_set
 from runners.releases.reference.llama import Attend, Ends, Gated, Model, Norm, Result, Scores, Tokens, weight
 from runners.releases.reference.question import Cached
 from runners.releases.reference.rounding import Rounding
+
+
+class Attention(Protocol):
+    """A layer's attention: of x [samples, tokens, hidden]."""
+
+    def run(self, by: Rounding, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,13 +147,14 @@ def target(model: Any, vocab: int) -> Model:
     return run
 
 
-def next_token(model: Any, vocab: int) -> Model | None:
-    """DeepseekV3ForCausalLMNextN: embedding and hidden states are normed before they are joined. Its hidden states are
-    those behind the last norm. None where the experts that all tokens have are kept among the others."""
+def next_token(model: Any, vocab: int, attention_of: Callable[[Any], Attention] = Latent.of) -> Model | None:
+    """DeepseekV3ForCausalLMNextN, or a model with its names and other attention: embedding and hidden states are normed
+    before they are joined. Its hidden states are those behind the last norm. None where the experts that all tokens
+    have are kept among the others."""
     decoder = model.model.decoder
     if not hasattr(decoder.mlp, "shared_experts"):
         return None
-    ends, attention, experts = Ends.of(model, vocab), Latent.of(decoder.self_attn), Experts.of(decoder.mlp)
+    ends, attention, experts = Ends.of(model, vocab), attention_of(decoder.self_attn), Experts.of(decoder.mlp)
     joined, enorm, hnorm = weight(model.model.eh_proj), Norm.of(model.model.enorm), Norm.of(model.model.hnorm)
     before, between = Norm.of(decoder.input_layernorm), Norm.of(decoder.post_attention_layernorm)
     norm = Norm.of(model.model.shared_head.norm)

@@ -55,7 +55,7 @@ def bias(module: Any) -> torch.Tensor | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
     """One attention layer's projections. sections: how many pairs of a head each axis of a position turns, where
-    positions have several."""
+    positions have several. norms: of a head's queries and keys before they are turned, where there are any."""
 
     qkv: torch.Tensor
     out: torch.Tensor
@@ -68,9 +68,10 @@ class Heads:
     sections: tuple[int, ...] = ()
     qkv_bias: torch.Tensor | None = None
     out_bias: torch.Tensor | None = None
+    norms: tuple[Norm, Norm] | None = None
 
     @classmethod
-    def of(cls, layer: Any, cached: Cached) -> Heads:
+    def of(cls, layer: Any, cached: Cached = ALONE) -> Heads:
         """layer: sglang's LlamaAttention, or one with these names."""
         return cls(
             qkv=weight(layer.qkv_proj),
@@ -90,6 +91,7 @@ class Heads:
             sections=tuple(getattr(layer.rotary_emb, "mrope_section", None) or ()),
             qkv_bias=bias(layer.qkv_proj),
             out_bias=bias(layer.o_proj),
+            norms=(Norm.of(layer.q_norm), Norm.of(layer.k_norm)) if hasattr(layer, "q_norm") else None,
         )
 
     def run(self, by: Rounding, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
@@ -98,6 +100,8 @@ class Heads:
         queries, keys, values = (
             op.linear(by, x, self.qkv, self.qkv_bias).unflatten(-1, (-1, self.size)).split(parts, dim=2)
         )
+        if self.norms:
+            queries, keys = (norm.run(by, each) for norm, each in zip(self.norms, (queries, keys), strict=True))
         cos, sin = op.angles(by, self.cos_sin, positions, self.sections)
         queries, keys = (op.rotated(by, turned, cos, sin, neox=self.neox) for turned in (queries, keys))
         return op.linear(by, attend(queries, by.cached(keys), by.cached(values), self.scores), self.out, self.out_bias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from runners.releases.reference import deepseek, gpt_oss, llama
@@ -13,6 +14,8 @@ MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
     "LlamaForCausalLMEagle": llama.eagle,
     "LlamaForCausalLMEagle3": llama.eagle3,
     "GptOssForCausalLM": gpt_oss.target,
+    "Glm4MoeForCausalLM": llama.target,
+    "Glm4MoeForCausalLMNextN": partial(deepseek.next_token, attention_of=llama.Heads.of),
     "MiMoV2MTP": llama.mimo,
     "DeepseekV3ForCausalLM": deepseek.target,
     "DeepseekV3ForCausalLMNextN": deepseek.next_token,

@@ -14,6 +14,7 @@ from oracles import graph_equals_eager, reference
 from oracles.reference_record import ALL, BOUND, NORM
 from oracles.tolerance import EPSILON, NOISE_FACTOR, NOISE_ULPS_MAX, ULPS
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
+from repro.cases.families import GLM, fitted
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import TIE, Status
 from repro.traces.trace import Termination, Trace
@@ -29,6 +30,7 @@ SETUPS = {
     "draft of EAGLE3 on pages": replace(DRAFT, algorithm="EAGLE3", page_size=4),
     "draft of NEXTN": replace(DRAFT, algorithm="NEXTN"),
     "draft_extend of NEXTN on pages": replace(DRAFT, runner="draft_extend", algorithm="NEXTN", page_size=4),
+    "draft of GLM-4.5": fitted(replace(DRAFT, family=GLM)),
     "draft in halves": HALF,
     "draft_extend in halves": replace(HALF, runner="draft_extend"),
     "draft_extend in bfloat16": replace(HALF, runner="draft_extend", dtype="bfloat16"),
