@@ -82,6 +82,9 @@ def setups(runner: str, backend: str) -> list[Setup]:
     for name in families(runner, backend):
         other = _drafting(first, 1, 3, 4) if backend in FAMILY_FACTS[name].chains else first
         chosen.append(fitted(replace(other, family=name)))
+        if FAMILY_FACTS[name].recurrent and other.topk > 1:
+            # Without links between tokens, which trees of recurrent layers have.
+            chosen.append(fitted(_drafting(chosen[-1], 1, 3, 4)))
     # An option that nothing above has.
     chosen += [replace(first, **o.smallest) for o in OPTIONS if o.sets_apart and not any(map(o.is_set, chosen))]
     return [setup for setup in dict.fromkeys(chosen) if not setup_problems(setup) and is_drawn(setup)]

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 FEATURES = {
     "sglang's own check of which tokens a graph was given": r"rids_int|bootstrap_room_ids_int|bootstrap_room\w*",
     "models with an encoder": r"is_encoder_decoder|encoder_lens\w*|encoder_len_fill_value|is_encoder_lens_supported",
-    "models with states beside the KV cache": r"mamba\w*|enable_mamba\w*|is_hybrid_ssm|is_hybrid_gdn",
+    "recurrent states in rings, in a unified pool, or kept by a decode": r"\w*replayssm\w*|mamba_v2p_table"
+    r"|mamba_translate\w*|enable_mamba\w*|mamba_track_mask\w*|has_mamba_track_mask|track_(conv|ssm|chunk)_\w+",
     "embeddings of n-grams": r"ngram_embedding\w*|ne_token_table|use_ngram_embedding",
     "drafts that are no EAGLE's": r"is_ngram|is_ngram_supported|is_dflash\w*|\w*dspark\w*|is_dllm|dllm\w*"
     r"|\w+_metadata_glue",
@@ -32,9 +33,7 @@ FEATURES = {
     "chunked local attention": r"\w*local_attn\w*|has_local_attention|attention_chunk_size|use_irope",
     "attention to an encoder's tokens": r"is_cross_attention|encoder_metadata|encoder_bs",
     "temperatures of attention": r"xai_temperature_\w+",
-    "attention sinks": r"sinks?|HAS_SINK|sink_ptr|cur_sink",
     "values of another size in sliding layers": r"swa_v_head_dim|\w*swa_attn_logits",
-    "linear attention": r"hybrid_gdn_config|kimi_linear_config|linear_attn_model_spec|mambaish_config",
     "launches that depend on each other": r"use_pdl|USE_PDL",
     "models that embed": r"is_embedding|fa_skip_kv_cache",
     "other generations of GPUs": r"CUDA_CAPABILITY|_is_gfx\w+|_?is_sm\d+\w*|STORE_TRANSPOSE",

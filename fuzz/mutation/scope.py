@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, zip_longest
 
+from fuzz.mutation.directed import drawn, written
 from fuzz.mutation.mutant import Mutant
 from fuzz.mutation.sites import mutants
-from repro.cases.case import Case, Setup
+from repro.cases.case import Case, Setup, problems
 from repro.traces.trace import Trace
 
 # Not the models, the samplers and the servers: what they get wrong, graph and eager get wrong alike.
@@ -19,6 +20,7 @@ PREFIXES = (
     "sglang/srt/mem_cache/",
     "sglang/kernels/ops/attention/",
     "sglang/kernels/ops/kvcache/",
+    "sglang/kernels/ops/mamba/",
     "sglang/kernels/ops/speculative/",
 )
 # Where what runs before the capture counts, too: backends and runners, which allocate what is replayed on.
@@ -26,6 +28,10 @@ BUILT = ("sglang/srt/layers/attention/", "sglang/srt/speculative/")
 # Cases of a plan's first setup that lines are traced with; of every other one the first alone, as tracing takes longer
 # than running.
 TRACED = 3
+
+# Fewest cases of setups that run a mutant's line: where a runner's plan has fewer, as of a family of models, more of
+# these setups are drawn.
+REACHING_MIN = 6
 
 # The lines that ran, by file.
 Lines = Mapping[str, frozenset[int]]
@@ -89,7 +95,8 @@ def ordered(mutant: Mutant, plans: Mapping[str, Sequence[Case]], ran: Ran) -> li
     order."""
     groups: tuple[list[list[Tried]], ...] = ([], [], [])
     for turn, (runner, cases) in enumerate(plans.items()):
-        reaching = {setup for setup, lines in ran[runner].items() if runs(mutant, lines)}
+        reaching = [setup for setup, lines in ran[runner].items() if runs(mutant, lines)]
+        cases = [*cases, *_more(cases, reaching)]
         first = {id(of_setup[0]) for of_setup in traced_cases(cases).values()}
         tiers: tuple[list[Tried], ...] = ([], [], [])
         for case in cases:
@@ -99,6 +106,14 @@ def ordered(mutant: Mutant, plans: Mapping[str, Sequence[Case]], ran: Ran) -> li
             group.append(entries)
     firsts, others, rest = (_in_turn(group) for group in groups)
     return [*_every_third(_new_ways_first(mutant, firsts, ran), others, len(plans)), *rest]
+
+
+def _more(cases: Sequence[Case], reaching: Sequence[Setup]) -> Iterator[Case]:
+    """Cases of these setups that a plan lacks."""
+    count = sum(case.setup in reaching for case in cases)
+    each = zip_longest(*(chain(written(setup), drawn(setup)) for setup in reaching))
+    others = (case for row in each for case in row if case and case not in cases and not problems(case))
+    return islice(others, max(0, REACHING_MIN - count))
 
 
 def _in_turn(groups: Iterable[Sequence[Tried]]) -> list[Tried]:
