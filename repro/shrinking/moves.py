@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
-from repro.cases.case import Case, Request, elsewhere_max, seq_len_max, setup_problems
+from repro.cases.case import Case, Request, accepted_max, elsewhere_max, seq_len_max, setup_problems
 
 # A generator of candidates, which is sent whether each was taken. It returns the case that it arrived at.
 Moves = Generator[Case, bool, Case]
@@ -104,8 +104,8 @@ def refit(case: Case, **changes: Any) -> Case:
     case = with_steps(case, (batch[: setup.max_bs] for batch in batches(case)))
     steps = (dataclasses.replace(step, elsewhere=min(step.elsewhere, elsewhere_max(setup))) for step in case.steps)
     case = dataclasses.replace(case, steps=tuple(steps))
-    longest = seq_len_max(setup)
-    case = each(case, lambda r: {"seq_len": min(r.seq_len, longest), "accepted": min(r.accepted, setup.num_steps)})
+    longest, most = seq_len_max(setup), accepted_max(setup)
+    case = each(case, lambda r: {"seq_len": min(r.seq_len, longest), "accepted": min(r.accepted, most)})
     case = each(
         case, lambda r: {"greedy": r.greedy and setup.rejection, "further": min(r.further, longest - r.seq_len)}
     )

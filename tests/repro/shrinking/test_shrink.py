@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.draw.strategies import cases, setups
-from repro.cases.case import Case, Request, Setup, Step, problems
+from repro.cases.case import Case, Request, Setup, Step, accepted_max, problems
 from repro.cases.codec import digest
+from repro.cases.families import DEEPSEEK, GDN, GPT_OSS, fitted
 from repro.cases.sort_key import sort_key
 from repro.shrinking.passes import PASSES
 from repro.shrinking.shrink import NotFailing, shrink
@@ -293,6 +294,25 @@ def test_every_improvement_is_told_before_anything_else_is_run() -> None:
     assert told[-1] == smallest
     for (what, case), after in itertools.pairwise(events[1:]):
         assert (after == ("told", case)) == (what == "fails")
+
+
+@pytest.mark.parametrize(("runner", "family"), [("verify", GDN), ("verify", GPT_OSS), ("draft", DEEPSEEK)])
+def test_a_family_becomes_llama_where_it_still_fails(runner: str, family: str) -> None:
+    """Also where another model's verify is told of no accepted drafts."""
+    setup = fitted(replace(START.setup, runner=runner, family=family, capture_bs=(2,), slots=2, page_size=1))
+    requests = tuple(Request(slot=n, seq_len=2, data=n, accepted=min(1, accepted_max(setup))) for n in (1, 2))
+    case = Case(setup=setup, steps=(Step(requests=requests),))
+    assert not problems(case)
+
+    def fails(tried: Case) -> bool:
+        return len(tried.steps[0].requests) > 1 and (not tried.setup.family or _accepted(tried) == _accepted(case))
+
+    assert not Runs(fails).shrink(case).setup.family
+    assert Runs(lambda tried: tried.setup.family == family).shrink(case).setup.family == family
+
+
+def _accepted(case: Case) -> list[int]:
+    return [request.accepted for request in case.steps[0].requests]
 
 
 def test_what_does_not_fail_is_not_shrunk() -> None:
