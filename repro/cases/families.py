@@ -110,6 +110,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "recurrent families in the float64 reference": "no model of them: eager and sequential decoding judge values",
     "DeepSeek-V3.2, GLM-5 (DSA)": "no stand-in for deep_gemm, and the index cache is not held",
     "DeepSeek-V4": "no stand-in for its planning kernels",
+    "Qwen3-Next with EAGLE3": "states behind experts, which round to halves here, differ from sequential decoding",
     "Qwen3.5 (GDN), Nemotron-H's next-token layer": "no configuration",
     "Kimi-Linear in verify": "sglang's model has no `get_embed_and_head`, which every draft worker asks it for",
     "recurrent layers whose decode keeps states, with a replayed ring or a unified pool": "not tried",
