@@ -26,6 +26,8 @@ from reports.subjects import Subject, subjects, targets
 from repro.ledger.known import Issue
 from repro.ledger.read import History
 from repro.ledger.rows import FixRow
+from repro.recall import rows as recall
+from repro.recall.results import by_family
 from repro.traces.campaign import Campaign
 from repro.upstream.findings import THREADS, load
 
@@ -79,6 +81,7 @@ def render(
     parts = (
         _looks()
         | {"cards": causes, "cards_max": CARDS_MAX, "bugs": bugs(causes, history), "nights": nights(history)}
+        | _recall()
         | _summary(history, all_subjects)
         | _matrix(history, all_subjects)
         | _record(history)
@@ -86,6 +89,12 @@ def render(
         | {"leaves": leaves or {}}
     )
     return template("page.html").render(parts)
+
+
+def _recall() -> Parts:
+    """The outcomes of recall, by family."""
+    rows = recall.load()
+    return {"recall": by_family(rows), "recall_days": sorted({row.ran for row in rows if row.ran})}
 
 
 def render_leaves(history: History, all_subjects: Sequence[Subject], texts: Mapping[str, str]) -> dict[str, str]:

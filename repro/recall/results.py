@@ -51,6 +51,28 @@ class Result:
         return f"{self.row}: {self.state}{f', {self.cases} cases' if self.cases else ''}"
 
 
+@dataclass(frozen=True, slots=True)
+class FamilyCount:
+    """The rows of a family. hits, misses: by their first run. open: without a kept outcome. out: out of reach."""
+
+    family: str
+    hits: int
+    misses: int
+    open: int
+    out: int
+
+
+def by_family(rows: Sequence[Row]) -> tuple[FamilyCount, ...]:
+    """The first runs of these rows, in the order of FAMILIES, and their sums."""
+    of = {family: [row for row in rows if row.family == family] for family in FAMILIES}
+    return tuple(_count(family, some) for family, some in (*of.items(), ("all", rows)) if some)
+
+
+def _count(family: str, rows: Sequence[Row]) -> FamilyCount:
+    ends = [(row.first or "open") if row.is_in_reach else OUT for row in rows]
+    return FamilyCount(family, *(ends.count(end) for end in (FOUND, MISSED, "open", OUT)))
+
+
 def exit_code(results: Sequence[Result]) -> ExitCode:
     states = {result.state for result in results}
     if ERROR in states:

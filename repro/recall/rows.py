@@ -32,7 +32,8 @@ FAMILIES = (
 KINDS = ("fix", "release", "earlier", "carried")
 _TEXT_MAX = 400
 _REQUIRED = {"id", "mechanism", "fixed_in", "family"}
-_OPTIONAL = {"kind", "runner", "backend", "base", "edit", "revert", "out", "blind", "built"}
+_OPTIONAL = {"kind", "runner", "backend", "base", "edit", "revert", "out", "blind", "built", "first", "ran"}
+ENDS = ("found", "missed")
 
 
 class BadRows(ValueError):
@@ -44,7 +45,8 @@ class Row:
     """A bug. id: its pull request, or its release, with a word behind it where one mends several. mechanism: a
     sentence. fixed_in: the first release without it. runner, backend: those that its report names. base: the release on
     which the edits put it back. out: why no runner reaches it; empty if one does. blind: true if it was not looked at
-    before its first run. built: what was built for it since."""
+    before its first run. first: one of ENDS, how that run ended; ran: its day; both empty if that is not kept. built:
+    what was built for it since."""
 
     id: str
     mechanism: str
@@ -57,6 +59,8 @@ class Row:
     edits: tuple[Edit, ...] = ()
     out: str = ""
     blind: bool = False
+    first: str = ""
+    ran: str = ""
     built: str = ""
 
     @property
@@ -104,9 +108,11 @@ def _row(part: str, value: object) -> Row:
         name: json_parts.as_text(f"{part}.{name}", fields[name], _TEXT_MAX)
         for name in fields.keys() - {"edit", "revert", "blind"}
     }
-    for name, known in (("family", FAMILIES), ("kind", KINDS)):
+    for name, known in (("family", FAMILIES), ("kind", KINDS), ("first", ENDS)):
         if texts.get(name, known[0]) not in known:
             raise json_parts.Refused(f"{part}.{name}: {texts[name]} is not one of {', '.join(known)}")
+    if bool(texts.get("first")) != bool(texts.get("ran")) or ("first" in texts and "out" in texts):
+        raise json_parts.Refused(f"{part}.first: a row in reach that was run has first and ran, another has neither")
     blind = json_parts.as_truth(f"{part}.blind", fields.get("blind", False))
     row = Row(**texts, edits=_edits(part, fields, texts.get("base", "")), blind=blind)
     if row.is_in_reach and (row.runner not in RUNNERS or row.backend not in BACKENDS or row.base not in ADAPTED):

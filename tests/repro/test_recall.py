@@ -9,7 +9,7 @@ import pytest
 
 from fuzz.__main__ import main
 from repro.cases.case import Target
-from repro.recall.results import ERROR, FOUND, MISSED, OUT, Result, exit_code, markdown, totals
+from repro.recall.results import ERROR, FOUND, MISSED, OUT, Result, by_family, exit_code, markdown, totals
 from repro.recall.rows import BadRows, Row, chosen, load
 from repro.traces.exit_codes import ExitCode
 from repro.upstream.edits import Edit, edited
@@ -50,6 +50,7 @@ def test_each_row_in_reach_can_be_put_back(row: Row) -> None:
         (ROW + 'out = "o"\n' + ROW + 'out = "o"', "row 1 is there twice"),
         (ROW.replace("padding", "colour"), "row 1.family: colour is not one of padding"),
         (ROW + "revert = 7", "row 1.revert: no known fix has the number 7"),
+        (ROW + 'out = "o"\nfirst = "found"\nran = "2026-01-01"', "row 1.first: a row in reach that was run has"),
         (ROW + "edit = [{file = 1}]", "row 1.edit 1: function is missing"),
         (ROW + "more = 1", "more"),
         ("[[row]", "at line 1"),
@@ -100,6 +101,16 @@ def test_rows_are_chosen_by_name() -> None:
 )
 def test_the_worst_outcome_counts(states: tuple[str, ...], code: ExitCode) -> None:
     assert exit_code([Result(row="1", state=state) for state in states]) is code
+
+
+def test_first_runs_are_counted_by_family_as_the_docs_say() -> None:
+    *families, together = by_family(ROWS)
+    assert (together.hits, together.misses, together.open, together.out) == tuple(
+        sum(getattr(count, field) for count in families) for field in ("hits", "misses", "open", "out")
+    )
+    table = (Path(__file__).parents[2] / "docs" / "recall.md").read_text()
+    for count in (*families, together):
+        assert f"| {count.family} | {count.hits} | {count.misses} | {count.open} | {count.out} |" in table
 
 
 def test_figures_are_of_all_rows_and_of_those_in_reach() -> None:
