@@ -66,6 +66,7 @@ _ORACLES = {
     "history": ("a call does not depend on what ran before it", "{} depends on the batch before"),
     "attributes": ("a call leaves the attributes of workers, runners and backends as they were", "{} stays changed"),
     "kept_outputs": ("what a runner has given is as it was, while its worker still needs it", "{} changes afterwards"),
+    "liveness": ("a graph uses memory that its owner still holds", "{}"),
     "memory": ("no kernel reads or writes outside of the memory that it is given", "{}"),
     "ended": ("the calls come to their end", "{}"),
 }

@@ -28,7 +28,7 @@ from repro.commands.interrupts import held
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 # Of our own environment what means something to a worker wherever it runs.
-CARRIED = ("EAGLEEYE_PROBES", "EAGLEEYE_REFERENCE")
+CARRIED = ("EAGLEEYE_PROBES", "EAGLEEYE_REFERENCE", "EAGLEEYE_LIVENESS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,5 @@
-"""The paths of a trace: one row for everything that is recorded while a case runs.
-
-Sessions record under these, oracles judge by them, `python -m repro paths` prints them as docs/traces.md, and the
-conformance suite asks whether a session records what its rows say, and nothing else.
-"""
+"""The paths of a trace: one row for everything that sessions record while a case runs. Oracles judge by them;
+`python -m repro paths` prints them as docs/traces.md; the conformance suite checks that sessions record just these."""
 
 from __future__ import annotations
 
@@ -354,6 +351,9 @@ class Recorded(StrEnum):
         arrays="RUNNER/PATH/NAME",
         meaning="What a session of that runner records of a launch, and as req_to_token row 0 and the rows of the "
         "batch's requests. What padding must hold comes with the first launch of a runner.")
+    LIVENESS = PathRow("liveness", When.LAUNCHES, sessions=GRAPHS & ON_GPU, engines=EMULATED, oracle="liveness",
+        arrays="inputs int64 []; NAME uint8 [n]", meaning="inputs: storages that the first graph uses and did not "
+        "make. NAME: one that sglang let go of, by the way from its owner or its form; its fate and lines, in UTF-8.")
     LIFETIME = PathRow("lifetime", When.ONCE, sessions=OF_ROUNDS, engines=EMULATED, oracle="lifetime",
         where="a graph is replayed",
         arrays="replays int64 []; GRAPH read by READER uint8 [n]",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import json
+import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,6 +21,9 @@ from runners.engines.unbacked import Unbacked, unbacked
 device = "cuda"
 _compiling = compiling.Compiling(torch.compile)
 _NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
+# Since 2.13 PyTorch can refuse to replay a graph of which an input was freed. Its mode sees all calls of a capture, so
+# that what sglang compiles is captured otherwise: only where EAGLEEYE_LIVENESS is 1.
+_LOOKS = "check_input_liveness"
 
 
 class Graph(torch.cuda.CUDAGraph):
@@ -31,12 +36,22 @@ class Graph(torch.cuda.CUDAGraph):
 
     def capture_begin(self, *args: Any, **kwargs: Any) -> None:
         self.is_of_serving = Graph.runner_is_captured
-        super().capture_begin(*args, **kwargs)
+        begin = super().capture_begin
+        begin(*args, **(kwargs | _checks(begin)))
 
     def replay(self) -> None:
         if Graph.before_replay is not None and not self.is_of_serving:
             Graph.before_replay(self)
         super().replay()
+
+
+def _checks(begin: Callable[..., None]) -> dict[str, bool]:
+    """The arguments of PyTorch's begin by which it looks at inputs. RuntimeError if it is asked to and cannot."""
+    if os.environ.get("EAGLEEYE_LIVENESS") != "1":
+        return {}
+    if _LOOKS not in inspect.signature(begin).parameters:
+        raise RuntimeError(f"EAGLEEYE_LIVENESS=1 wants PyTorch 2.13 or newer, and this is {torch.__version__}")
+    return {_LOOKS: True}
 
 
 def install() -> None:
@@ -59,6 +74,11 @@ def _driver_is_untouched() -> bool:
     except OSError:  # there is none
         return True
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == _NOT_INITIALIZED)
+
+
+def recordings() -> list[Graph]:
+    """None: a graph of the device's does not say what it uses."""
+    return []
 
 
 def capturing() -> bool:

@@ -12,22 +12,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
-import numpy as np
-import numpy.ma  # np.unique imports it: for all sessions once
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runners.engines import touched
 from runners.engines.arena import Arena, merged
 from runners.engines.cuda_to_cpu import replacements
+from runners.engines.graph_inputs import Input, freed, note
 from runners.engines.launch_memory import set_dumps as pad_into
 from runners.engines.launch_memory import set_host as leave_on_host
 from runners.engines.launch_memory import taken as memory_seen
 from runners.engines.poison import UNINITIALISED
+from runners.engines.refused import REFUSAL, CaptureRefused, HostGuard, mark_host, refuse
 from runners.engines.standins import native_imports
 from runners.engines.touched import Touched, noted, noted_at_once
 from runners.engines.triton import interpreter
@@ -51,15 +50,11 @@ __all__ = [
     "noted",
     "noted_at_once",
     "pad_into",
+    "recordings",
     "synchronize",
 ]
 
 device = "cpu"
-REFUSAL = "CUDA error: operation not permitted when stream is capturing"
-
-
-class CaptureRefused(RuntimeError):
-    """Raised for what CUDA does not permit while a stream is capturing."""
 
 
 class Graph:
@@ -78,6 +73,8 @@ class Graph:
         self._pool: Arena | None = None
         self._outside: list[tuple[int, int]] = []
         self._uses: list[tuple[bool, torch.Tensor]] | None = None
+        self.inputs: dict[int, Input] = {}
+        _graphs.add(self)
 
     def pool(self) -> Arena | None:
         """The handle of the memory pool, to be passed to the next capture."""
@@ -98,6 +95,11 @@ class Graph:
 
     def reset(self) -> None:
         self._calls = None
+        self.inputs = {}
+
+    def freed(self) -> list[Input]:
+        """The inputs that nothing but recordings holds any more."""
+        return freed(self.inputs.values(), [each.inputs for each in _graphs])
 
     def outside(self) -> list[tuple[bool, torch.Tensor]]:
         """Tensors outside of its pool, each storage once: True if a replay only reads it."""
@@ -127,20 +129,27 @@ def graph(cuda_graph: Graph, pool: Arena | None = None, stream: object = None, *
     cuda_graph.is_of_serving = Graph.runner_is_captured
     _open.append(recorder)
     try:
-        with interpreter.launches_go_to(recorder.launch), recorder, _HostGuard():
+        with interpreter.launches_go_to(recorder.launch), recorder, HostGuard():
             yield
     finally:
         _open.pop()
         cuda_graph._outside = [(alias.data_ptr(), alias.numel()) for alias, _ in recorder._before.values()]
         recorder.restore()
     cuda_graph._calls, cuda_graph._blocks, cuda_graph._pool = recorder.calls, merged(recorder.blocks), recorder.arena
+    cuda_graph.inputs = {number: entry for number, entry in recorder.inputs.items() if entry.form}
 
 
 _open: list[_Recorder] = []
+_graphs: WeakSet[Graph] = WeakSet()
 
 
 def start_compilers(calls: object) -> None:
     """Nothing: what sglang compiles runs as it is."""
+
+
+def recordings() -> list[Graph]:
+    """All graphs that were captured and not dropped."""
+    return [each for each in _graphs if each.calls]
 
 
 def capturing() -> bool:
@@ -157,12 +166,13 @@ class _Recorder(TorchDispatchMode):
         self.owner = owner
         self.calls: list[Callable[[], None]] = []
         self.blocks: list[tuple[int, int]] = []
+        self.inputs: dict[int, Input] = {}
         self._own: set[int] = set()  # addresses of the blocks
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        _refuse(func, args, kwargs)
+        refuse(func, args, kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         mutates = func._schema.is_mutable
         if mutates:
@@ -177,14 +187,14 @@ class _Recorder(TorchDispatchMode):
         ]
         if not fresh:
             if mutates or func in _EFFECTS:
-                self.calls.append(_Again(func, frozen, ()))
+                self._record(_Again(func, frozen, ()), frozen)
             return result
         homes = {id(leaf): self._rehome(leaf) for _, leaf in fresh}
         targets = tuple((number, self._freeze(homes[id(leaf)])) for number, leaf in fresh)
         if func in UNINITIALISED:
             self.calls.append(partial(self._undefined, targets[0][1]))
         else:
-            self.calls.append(_Again(func, frozen, targets))
+            self._record(_Again(func, frozen, targets), frozen)
         return tree_map_only(torch.Tensor, lambda leaf: homes.get(id(leaf), leaf), result)
 
     def launch(self, kernel: interpreter.Launch) -> None:
@@ -194,7 +204,12 @@ class _Recorder(TorchDispatchMode):
             self._remember([leaf for leaf in tree_leaves(kernel.arguments) if isinstance(leaf, torch.Tensor)])
             frozen = tree_map_only(torch.Tensor, self._freeze, kernel.arguments)
             kernel.run()
-        self.calls.append(kernel.with_arguments(frozen).run)
+        self._record(kernel.with_arguments(frozen).run, frozen)
+
+    def _record(self, call: Callable[[], None], frozen: Any) -> None:
+        self.calls.append(call)
+        tensors = (leaf for leaf in tree_leaves(frozen) if isinstance(leaf, torch.Tensor))
+        note(self.inputs, (tensor for tensor in tensors if not self.arena.holds(tensor)))
 
     def restore(self) -> None:
         """Undo what executing the calls did to memory that was there before: a capture runs nothing."""
@@ -272,82 +287,6 @@ def _poison(dtype: torch.dtype) -> torch.Tensor:
 _aten = torch.ops.aten
 # Those that give nothing and change nothing, and are called for what they do.
 _EFFECTS = {_aten._assert_async.default, _aten._assert_async.msg}
-# Tagged as of dynamic shape for their worst case; with these arguments the shape is fixed.
-_DYNAMIC_ONLY_WITH_MASK = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
-_REFUSED_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-
-
-def _refuse(func: Any, args: Any, kwargs: Any) -> None:
-    if func in _DYNAMIC_ONLY_WITH_MASK:
-        if any(map(_is_mask, args[1])):
-            raise CaptureRefused(f"{REFUSAL}: {func} with a mask needs its count of true elements on the host")
-    elif func.overloadpacket is _aten.set_:
-        raise NotImplementedError(f"{func} swaps the memory of a tensor, which the emulation cannot freeze")
-    elif any(tag in func.tags for tag in _REFUSED_TAGS) and not _is_known(func, args, kwargs):
-        raise CaptureRefused(f"{REFUSAL}: {func} needs a value on the host")
-
-
-def _is_known(func: Any, args: Any, kwargs: Any) -> bool:
-    """True if the host values that this call needs are there already."""
-    if func is _aten.repeat_interleave.Tensor:
-        return kwargs.get("output_size") is not None
-    return func is _aten._local_scalar_dense.default and is_host(args[0])
-
-
-def _is_mask(index: object) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
-
-
-class _HostGuard(TorchFunctionMode):
-    """Refuses reads of a tensor by the host, and host data that would have to be copied in, during capture."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        if func in _HOST_READS and not is_host(args[0]):
-            raise CaptureRefused(f"{REFUSAL}: Tensor.{name} copies to the host")
-        if func in _HOST_DATA:
-            place = _HOST_DATA[func]
-            _refuse_host_data(name, args[place] if len(args) > place else kwargs.get("data", kwargs.get("obj")))
-        if func is torch.Tensor.__setitem__ and _is_mask(args[1]) and isinstance(args[2], int | float):
-            # With one number for all of them the true elements are not counted: CUDA fills under the mask.
-            tensor, mask, value = args
-            tensor.masked_fill_(mask[(...,) + (None,) * (tensor.dim() - mask.dim())], value)
-            return None
-        return func(*args, **kwargs)
-
-
-_HOST_READS = {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
-# And which argument is the data; in a list, a tuple of an index would come too.
-_HOST_DATA = {
-    torch.tensor: 0,
-    torch.as_tensor: 0,
-    torch.asarray: 0,
-    torch.Tensor.new_tensor: 1,
-    torch.Tensor.__getitem__: 1,
-    torch.Tensor.__setitem__: 1,
-}
-
-
-def _refuse_host_data(name: str, data: object) -> None:
-    for part in data if isinstance(data, tuple) and "item" in name else (data,):
-        if isinstance(part, list | tuple | range | np.ndarray):
-            raise CaptureRefused(f"{REFUSAL}: {name} copies {type(part).__name__} data from pageable memory")
-
-
-# By address. The weak references keep an address from being given to another storage.
-_host_storages: dict[int, StorageWeakRef] = {}
-
-
-def mark_host(tensor: torch.Tensor) -> None:
-    """Say that this tensor lives on the host in a real run: reading it during a capture is no copy."""
-    for address in [address for address, storage in _host_storages.items() if storage.expired()]:
-        del _host_storages[address]
-    storage = tensor.untyped_storage()
-    _host_storages[storage._cdata] = StorageWeakRef(storage)
-
-
-def is_host(tensor: torch.Tensor) -> bool:
-    return tensor.untyped_storage()._cdata in _host_storages
 
 
 def synchronize(_: object = None) -> None:

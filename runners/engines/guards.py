@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from repro.traces.trace import Array
+from runners.engines.places import in_sglang
 
 BAND = 32  # elements on each side; a multiple of 16 bytes for every dtype, so kernels find the alignment they expect
 _FILL = 0x5A  # every byte of a band: 0x5A5A... is a large integer and an ordinary float, and never a neutral value
@@ -28,6 +29,9 @@ _WORKSPACE = 1 << 20
 # torch's own, which an engine may have replaced by the time that they are called.
 _EMPTY = torch.empty
 _FACTORIES = {torch.zeros, torch.ones, torch.full, _EMPTY}
+# And what makes a tensor of another: no bands, but the line is remembered.
+_MAKES = {torch.arange, torch.tensor, torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like}
+_MAKES |= {torch.Tensor.clone, torch.Tensor.new_zeros, torch.Tensor.new_empty, torch.Tensor.new_full}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,8 @@ class Guards(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if func in _MAKES and not self._capturing():
+            _remember(result)
         if func not in _FACTORIES or not result.numel() or not result.is_contiguous() or self._capturing():
             return result
         pinned = bool(kwargs and kwargs.get("pin_memory"))
@@ -97,6 +103,7 @@ class Guards(TorchFunctionMode):
                 inner = torch.from_dlpack(inner)
         self._flats[inner.untyped_storage().data_ptr()] = flat
         _note(flat)
+        _remember(inner)
         return inner
 
     def bands(self, tensors: dict[str, torch.Tensor]) -> list[Bands]:
@@ -124,6 +131,21 @@ _banded: dict[int, tuple[StorageWeakRef, int]] = {}
 def _note(flat: torch.Tensor) -> None:
     storage = flat.untyped_storage()
     _banded[storage._cdata] = (StorageWeakRef(storage), BAND * flat.element_size())
+
+
+# The line of sglang's that made a storage, by its address.
+_made: dict[int, tuple[StorageWeakRef, str]] = {}
+
+
+def _remember(tensor: torch.Tensor) -> None:
+    storage = tensor.untyped_storage()
+    _made[storage._cdata] = (StorageWeakRef(storage), in_sglang())
+
+
+def made_at(storage: torch.UntypedStorage) -> str:
+    """The line of sglang's that made this, empty if no guard saw it."""
+    noted = _made.get(storage._cdata)
+    return noted[1] if noted and not noted[0].expired() else ""
 
 
 def band_bytes(storage: torch.UntypedStorage) -> int:

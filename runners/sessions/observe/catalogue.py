@@ -10,6 +10,7 @@ from runners.sessions.observe.guard import GuardBands
 from runners.sessions.observe.history import OtherHistory
 from runners.sessions.observe.kept_outputs import KeptOutputs
 from runners.sessions.observe.launch import Launch
+from runners.sessions.observe.liveness import GraphInputs
 from runners.sessions.observe.memory import MemoryAccess
 from runners.sessions.observe.metadata import Metadata
 from runners.sessions.observe.observer import Observer
@@ -20,6 +21,7 @@ from runners.sessions.observe.staged import Staged
 OBSERVERS: tuple[type[Observer], ...] = (
     MemoryAccess,
     Launch,
+    GraphInputs,
     Metadata,
     Bucket,
     ExtentsCaptured,

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from runners.engines import emulated
 from runners.engines.arena import Arena
-from runners.engines.emulated import REFUSAL, CaptureRefused, Graph, graph, mark_host
+from runners.engines.emulated import Graph, graph, mark_host
+from runners.engines.refused import REFUSAL, CaptureRefused, is_host
 from tests.builders.capturing import address, captured
 from tests.builders.tensor_programs import MAKES, WRITES, Call, Program, Tensors, bits, contents, programs, run
 
@@ -298,7 +299,7 @@ def test_a_mark_dies_with_its_tensor() -> None:
         gone = torch.ones(3)
         mark_host(gone)
         del gone
-        assert not emulated.is_host(torch.ones(3))
+        assert not is_host(torch.ones(3))
 
 
 def test_memory_is_not_swapped_under_a_graph() -> None:

@@ -16,7 +16,8 @@ import torch
 
 from repro.cases.case import Target
 from runners.engines import emulated
-from runners.engines.emulated import CaptureRefused, Graph
+from runners.engines.emulated import Graph
+from runners.engines.refused import CaptureRefused
 from runners.engines.standins import flashinfer
 from runners.engines.standins.flashinfer_decode import BatchDecodeWithPagedKVCacheWrapper, fast_decode_plan
 from runners.engines.standins.flashinfer_kernels import INFINITY, paged_attention
