@@ -127,6 +127,8 @@ def _fitted(setup: Setup, drawn: Setup, fixed: set[str], max_bs: int) -> Setup:
             wider = replace(wider, num_draft_tokens=wider.num_steps + 1)
         if "context_len" not in fixed:
             wider = replace(wider, context_len=max(drawn.context_len, context_of(wider)))
+        if wider == setup:
+            continue
         in_draws = is_drawn(wider) or not is_drawn(setup)
         if wider.max_bs == (max_bs or wider.max_bs) and in_draws and not setup_problems(wider):
             setup = wider
