@@ -19,17 +19,20 @@ LATER = replace(FAIL, oracle="later", cell=Cell(step=1, buffer="b", row=0, colum
 def test_of_failures_of_one_case_the_first_wrong_value_is_the_finding() -> None:
     """Whatever the order of the verdicts: by its step. The others hang on it."""
     world = World(fails=lambda case: [OTHER, LATER, FAIL] if padded_after_larger(case) else [])
-    (found,) = world.go().findings
-    assert (found.oracle, found.failed, found.consequences) == ("oracle", 3, ("later: here", "other: there"))
+    (failure,) = world.go().findings
+    assert (failure.oracle, failure.failed, failure.consequences) == ("oracle", 3, ("later: here", "other: there"))
     assert {finding.verdict.oracle for finding in world.kept} == {"oracle"}
-    assert world.kept[-1].consequences == found.consequences
+    assert world.kept[-1].consequences == failure.consequences
 
 
 def test_what_was_wrong_before_any_step_is_the_cause_of_nothing_else() -> None:
     lint = replace(FAIL, oracle="lint", cell=Cell(step=-1, buffer="x", row=-1, column=-1, got="absent", want=""))
     world = World(fails=lambda case: [lint, OTHER] if padded_after_larger(case) else [])
-    found = world.go().findings
-    assert [(one.oracle, one.failed, one.consequences) for one in found] == [("lint", 3, ()), ("other", 3, ())]
+    failures = world.go().findings
+    assert [(failure.oracle, failure.failed, failure.consequences) for failure in failures] == [
+        ("lint", 3, ()),
+        ("other", 3, ()),
+    ]
     # Asked to stop at the first, it does not even look at the second.
     assert len(World(fails=world.fails).go(replace(PLAN, stop_at_first=True)).findings) == 1
 
@@ -42,7 +45,7 @@ def test_a_kernel_that_failed_is_a_finding_whatever_else_was_wrong() -> None:
     fault = Verdict(oracle="ended", status=Status.FAIL, where="raised CUDA error: an illegal memory access in replay")
     raised = replace(fault, where="raised IndexError in replay")
     for ended, findings in ((fault, ["ended", "oracle"]), (raised, ["oracle"])):
-        assert [found.oracle for found in failing_by(ended, FAIL).go().findings] == findings
+        assert [failure.oracle for failure in failing_by(ended, FAIL).go().findings] == findings
 
 
 def test_a_known_consequence_alone_is_another_cause_only_where_the_known_one_was_right() -> None:
@@ -59,8 +62,8 @@ def test_a_known_consequence_alone_is_another_cause_only_where_the_known_one_was
             return [replace(FAIL, status=status), OTHER] if alone else [FAIL, OTHER]
 
         done = World(fails=fails).go(replace(PLAN, cases=120))
-        assert [found.oracle for found in done.findings] == findings
-        assert sum(found.cases for found in done.findings) == done.verdicts["other"]["fail"]
+        assert [failure.oracle for failure in done.findings] == findings
+        assert sum(failure.cases for failure in done.findings) == done.verdicts["other"]["fail"]
 
 
 def test_an_end_that_did_not_come_back_with_a_cause_stands_alone_in_other_cases() -> None:
@@ -87,7 +90,7 @@ def test_a_first_wrong_value_that_does_not_come_back_leaves_the_next() -> None:
         fails=lambda case: [FAIL, OTHER] if padded_after_larger(case) else [],
         fails_fresh=lambda case: [OTHER] if padded_after_larger(case) else [],
     )
-    assert {found.oracle: found.failed > 0 for found in world.go().findings} == {"oracle": False, "other": True}
+    assert {failure.oracle: failure.failed > 0 for failure in world.go().findings} == {"oracle": False, "other": True}
 
 
 KNOWN = Issue(
@@ -119,5 +122,5 @@ def test_what_is_left_is_shrunk_on_the_target_and_not_towards_a_known_issue() ->
     assert len(plain.findings[0].case.steps) == 2
     world = World()
     done = world.go(replace(PLAN, stop_at_first=True), hooks=replace(world.hooks(), explain=explain))
-    assert [(len(found.case.steps), found.failed) for found in done.findings] == [(3, 3)]
+    assert [(len(failure.case.steps), failure.failed) for failure in done.findings] == [(3, 3)]
     assert done.findings[0].cell == FAIL.cell

@@ -67,10 +67,10 @@ def test_clean_target_is_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert record["replays"] > 20
     assert record["transitions"] > 4
     assert record["seconds"] > 0
-    told = capsys.readouterr()
-    assert "clean/toy: 20 cases (20 judged)" in told.out
-    assert "\x1b" not in told.out
-    assert told.err == ""
+    output = capsys.readouterr()
+    assert "clean/toy: 20 cases (20 judged)" in output.out
+    assert "\x1b" not in output.out
+    assert output.err == ""
     # The record is also where the findings would be, and can be read back.
     (campaign,), replays = loads((tmp_path / "out" / "record.json").read_text())
     assert (campaign.target, campaign.runner, campaign.stopped) == (Target("clean", "toy"), "toy", "cases")
@@ -82,21 +82,21 @@ def test_finding_is_1_and_on_disk(tmp_path: Path, capsys: pytest.CaptureFixture[
     arguments = ("run", "--target", "stale_padding/toy", "--cases", "6", "--seed", "0")
     assert run(*arguments, "--out", str(tmp_path), "--json", str(out)) == 1
     record = json.loads(out.read_text())
-    stale = {one["where"]: one for one in record["findings"] if one["oracle"] == "slot0_padding"}
+    stale = {failure["where"]: failure for failure in record["findings"] if failure["oracle"] == "slot0_padding"}
     # Three other buffers are stale in the same cases.
     assert [*stale] == ["padded rows of req_pool_indices"]
-    said = capsys.readouterr().out
-    for found in stale.values():
-        assert (found["failed"], found["tried"], found["runner"], found["backend"]) == (5, 5, "toy", "triton")
-        assert codec.read(Path(found["seed"])).case == codec.case_from_json(found["case"])
-        assert f"slot0_padding {found['fingerprint']} failed 5 of 5 runs" in said
+    printed = capsys.readouterr().out
+    for finding in stale.values():
+        assert (finding["failed"], finding["tried"], finding["runner"], finding["backend"]) == (5, 5, "toy", "triton")
+        assert codec.read(Path(finding["seed"])).case == codec.case_from_json(finding["case"])
+        assert f"slot0_padding {finding['fingerprint']} failed 5 of 5 runs" in printed
     again = tmp_path / "again.json"
     assert run(*arguments, "--out", str(tmp_path / "again"), "--json", str(again)) == 1
 
-    def same(one: dict[str, object]) -> dict[str, object]:
-        return {name: one[name] for name in ("fingerprint", "case", "cases", "at_case", "failed", "tried", "cell")}
+    def same(form: dict[str, object]) -> dict[str, object]:
+        return {name: form[name] for name in ("fingerprint", "case", "cases", "at_case", "failed", "tried", "cell")}
 
-    assert [same(one) for one in json.loads(again.read_text())["findings"]] == list(map(same, record["findings"]))
+    assert [same(part) for part in json.loads(again.read_text())["findings"]] == list(map(same, record["findings"]))
 
 
 @pytest.mark.parametrize("name", ["unsupported", "tie", "never heard of"])
@@ -113,9 +113,9 @@ def test_an_error_is_3_and_told_with_its_reason(
 ) -> None:
     targets = ("--target", "broken/toy", "--target", "stale_padding/toy")
     assert run("run", *targets, "--cases", "12", "--workers", workers, "--out", str(tmp_path)) == 3
-    said = capsys.readouterr()
-    assert "ERROR: 12 x this toy session never works" in said.out
-    assert said.err.endswith("error: broken/toy: 12 runs could not be made: this toy session never works\n")
+    output = capsys.readouterr()
+    assert "ERROR: 12 x this toy session never works" in output.out
+    assert output.err.endswith("error: broken/toy: 12 runs could not be made: this toy session never works\n")
     broken, sound = loads((tmp_path / "record.json").read_text())[0]
     assert (broken.errors, broken.unsupported) == ({"this toy session never works": 12}, {})
     assert sound.findings and not sound.errors
@@ -125,7 +125,7 @@ def test_one_target_of_two_that_was_not_judged_is_2(tmp_path: Path) -> None:
     arguments = ("--target", "clean/toy", "--target", "unsupported/toy", "--target", "clean/toy", "--cases", "4")
     assert run("run", *arguments, "--out", str(tmp_path)) == 2
     campaigns, _ = loads((tmp_path / "record.json").read_text())
-    assert [str(one.target) for one in campaigns] == ["clean/toy", "unsupported/toy"]
+    assert [str(campaign.target) for campaign in campaigns] == ["clean/toy", "unsupported/toy"]
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_bad_input_is_3_and_one_line(
     arguments: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*(str(tmp_path) if word == "OUT" else word for word in arguments.split())) == 3
-    told = capsys.readouterr()
-    assert says in told.err
-    assert len(told.err.splitlines()) == 1
-    assert told.out == ""
+    output = capsys.readouterr()
+    assert says in output.err
+    assert len(output.err.splitlines()) == 1
+    assert output.out == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -177,7 +177,7 @@ def test_interrupted_run_keeps_and_writes_what_it_has(number: signal.Signals, tm
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["campaigns"][0]["stopped"] == "interrupted"
     assert record["findings"]
-    assert all((tmp_path / found["seed"]).exists() for found in record["findings"] if found["seed"])
+    assert all((tmp_path / finding["seed"]).exists() for finding in record["findings"] if finding["seed"])
 
 
 def test_reader_of_the_output_that_leaves(tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ def test_hunt_says_which_target_has_it(tmp_path: Path, capsys: pytest.CaptureFix
     assert out.splitlines()[-1] == f"report: {report}"
     assert "stale_padding/toy" in report.read_text()
     campaigns, replays = loads((tmp_path / "record.json").read_text())
-    assert [one.stopped for one in campaigns] == ["first finding", "time", "first finding"]
-    passed = {one.target: one for one in replays if one.fingerprint == campaigns[0].findings[0].fingerprint}
+    assert [campaign.stopped for campaign in campaigns] == ["first finding", "time", "first finding"]
+    passed = {replay.target: replay for replay in replays if replay.fingerprint == campaigns[0].findings[0].fingerprint}
     assert (passed["clean/toy"].status, passed["clean/toy"].failed) == (Status.PASS, 0)
     assert (passed["stale_seq_lens/toy"].status, passed["stale_seq_lens/toy"].failed) == (Status.PASS, 0)
 
@@ -288,25 +288,25 @@ def test_a_night_in_which_something_grows_is_3(
         monkeypatch.setattr(f"{module}.FIRST_S", 0.1)
     monkeypatch.setattr("fuzz.commands.night.grown", grown)
     assert run("bench", "--target", "clean/toy", "--night", "0.05", "--out", str(tmp_path)) == (3 if growth else 0)
-    told = capsys.readouterr()
-    assert "clean/toy: memory grew from 60 to 90 MiB" in told.err if growth else told.err == ""
+    output = capsys.readouterr()
+    assert "clean/toy: memory grew from 60 to 90 MiB" in output.err if growth else output.err == ""
     # Each of them is a row of the table.
     assert seen and seen[0].processes > 1 and seen[-1].seconds < 30
-    assert all(f"{one.cases}" in told.out for one in seen)
+    assert all(f"{progress.cases}" in output.out for progress in seen)
 
 
 def test_terminal_has_a_live_line_and_findings_stay() -> None:
-    found = stale_found()
+    finding = stale_found()
     text = io.StringIO()
     with Display(Console(file=text, force_terminal=True, width=300)) as display:
-        progress = progress_of((found,))
+        progress = progress_of((finding,))
         display.tell(progress)
         display.line("[bold]not markup[/bold]")
     shown = text.getvalue()
     assert "\x1b[2K" in shown  # the live line is erased and written again
     assert line(progress) in shown
     assert "[bold]not markup[/bold]" in shown
-    assert shown.count(f"slot0_padding {found.fingerprint} failed 5 of 5") == 1
+    assert shown.count(f"slot0_padding {finding.fingerprint} failed 5 of 5") == 1
 
 
 def test_plain_lines_come_now_and_then_and_findings_once() -> None:

@@ -70,7 +70,7 @@ def test_what_a_check_comes_to(
 
 def test_a_failure_is_known_where_an_experiment_says_so() -> None:
     verdict = Verdict(oracle="staged", status=Status.FAIL, where="here")
-    for said, color in (
+    for reason, color in (
         (Explained(issues=(ISSUE,)), Color.KNOWN),
         (Explained(issues=(ISSUE,), left=(verdict,)), Color.RED),
         (Explained(issues=(ISSUE,), doubt="it cannot be run"), Color.RED),
@@ -78,21 +78,21 @@ def test_a_failure_is_known_where_an_experiment_says_so() -> None:
     ):
         for status, expected in (("FAIL", ""), ("FAIL", "PASS"), ("UNKNOWN", "")):
             row = check_row("2", status, fingerprint="f", expected=expected, reason="fails in another way")
-            assert judge_check(row, None, ISSUE, said).color == color
-            assert judge_check(row, None, None, said).color == color
+            assert judge_check(row, None, ISSUE, reason).color == color
+            assert judge_check(row, None, None, reason).color == color
     left = judge_check(check_row("2", "FAIL", fingerprint="f"), None, ISSUE, Explained(left=(verdict,))).text
     assert "by more than the known issue stale rows" in left and "staged at here" in left
 
 
 def test_what_a_campaign_comes_to() -> None:
-    clean, found = campaign(), campaign(findings=(stale_found(),))
+    clean, failing = campaign(), campaign(findings=(stale_found(),))
     nothing = replace(clean, judged=0, unsupported={"no such class": 3})
     known = replace(clean, known={str(ISSUE): 3})
     for done, before, color in (
         (clean, (), Color.GREEN),
-        (found, (), Color.RED),
+        (failing, (), Color.RED),
         (known, (), Color.KNOWN),
-        (replace(found, known={str(ISSUE): 3}), (), Color.RED),
+        (replace(failing, known={str(ISSUE): 3}), (), Color.RED),
         (nothing, (), Color.SKIPPED),
         (nothing, (nothing,), Color.SKIPPED),
         (nothing, (nothing, clean), Color.RED),
@@ -101,7 +101,7 @@ def test_what_a_campaign_comes_to() -> None:
         (replace(clean, stopped="interrupted"), (), Color.RED),
     ):
         assert judge_campaign(done, before).color == color, done
-    assert stale_found().seed in judge_campaign(found, ()).text
+    assert stale_found().seed in judge_campaign(failing, ()).text
 
 
 def test_what_a_fix_comes_to() -> None:
@@ -132,7 +132,7 @@ def history(letters: str) -> History:
 
 
 @pytest.mark.parametrize(
-    ("letters", "told"),
+    ("letters", "lines"),
     [
         ("f", ["new"]),
         ("ff", []),
@@ -147,9 +147,9 @@ def history(letters: str) -> History:
         ("fx", []),
     ],
 )
-def test_changes_since_the_last_run(letters: str, told: list[str]) -> None:
-    found = changes(history(letters), str(len(letters)))
-    assert [text.partition(":")[0] for text in found] == told
+def test_changes_since_the_last_run(letters: str, lines: list[str]) -> None:
+    seen_changes = changes(history(letters), str(len(letters)))
+    assert [text.partition(":")[0] for text in seen_changes] == lines
 
 
 def test_nothing_measured_is_noticed() -> None:
@@ -162,10 +162,10 @@ def test_nothing_measured_is_noticed() -> None:
 
 
 def test_a_summary_escapes_what_it_tells() -> None:
-    told = "\n".join(summary(history("f"), "1", ["<script>alert(1)</script> | *bold* [x](y)\n# head"], []))
-    assert "nightly: red" in told
-    assert "\\<script\\>alert(1)\\</script\\> \\| \\*bold\\* [x]\\(y) # head" in told
-    assert "| 0.5.13/emulated | 0 | 0 | 1 | 0 |" in told
+    text = "\n".join(summary(history("f"), "1", ["<script>alert(1)</script> | *bold* [x](y)\n# head"], []))
+    assert "nightly: red" in text
+    assert "\\<script\\>alert(1)\\</script\\> \\| \\*bold\\* [x]\\(y) # head" in text
+    assert "| 0.5.13/emulated | 0 | 0 | 1 | 0 |" in text
     assert "nightly: green" in next(summary(history("p"), "1", [], []))
 
 
@@ -178,11 +178,11 @@ def test_a_summary_says_which_fixes_hold() -> None:
         fix_row("1", number=27338, role="", target=""),
         fix_row("2", number=26335, problem="in another run"),
     ]
-    told = "\n".join(summary(History(path=Path("l.db"), fixes=tuple(rows)), "1", [], []))
+    text = "\n".join(summary(History(path=Path("l.db"), fixes=tuple(rows)), "1", [], []))
     for number, holds in ((23037, "yes"), (26292, "no"), (27338, "not covered")):
-        (line,) = (line for line in told.splitlines() if f"{number} stale rows" in line)
+        (line,) = (line for line in text.splitlines() if f"{number} stale rows" in line)
         assert line.endswith(f"| emulated | {holds} |")
-    assert "26335" not in told
+    assert "26335" not in text
 
 
 STALE = fingerprint("toy", "triton", "slot0_padding", "padded rows of req_pool_indices")
@@ -232,9 +232,9 @@ class Runs:
 def test_a_week_of_nightly_runs(tmp_path: Path) -> None:
     run = Runs(tmp_path)
     # A failure that nobody knows of.
-    code, told = run("-n", "2")
-    assert code == 1, told
-    assert "red because:" in told and f"slot0_padding {STALE}" in told and "is RED" in told
+    code, output = run("-n", "2")
+    assert code == 1, output
+    assert "red because:" in output and f"slot0_padding {STALE}" in output and "is RED" in output
     (first,) = read(tmp_path / "l.db").runs
     assert first.kind == "nightly" and first.ended
     summary_text = (tmp_path / "summary.md").read_text()
@@ -243,31 +243,33 @@ def test_a_week_of_nightly_runs(tmp_path: Path) -> None:
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
     assert {part.get("name") for part in suite.iter("property")} == {"red"}
     # It is put down as known, and is measured on every target.
-    code, told = run("-n", "2", known=KNOWN.format(stale=STALE, more="", expires="2099-01-01"))
-    assert (code, "is GREEN" in told) == (0, True), told
+    code, output = run("-n", "2", known=KNOWN.format(stale=STALE, more="", expires="2099-01-01"))
+    assert (code, "is GREEN" in output) == (0, True), output
     history = read(tmp_path / "l.db")
     second = history.runs[-1].id
     checks = {row.target: row.status for row in history.checks if row.run == second}
     assert checks == {"clean/toy": "PASS", "stale_padding/toy": "FAIL"}
     assert "eagleeye nightly: green" in (tmp_path / "summary.md").read_text()
     # It has gone from one of the targets; and somebody has to look at it again.
-    code, told = run("-k", "not campaign", known=KNOWN.format(stale=STALE, more=', "clean/toy"', expires="2020-01-01"))
-    assert code == 1, told
-    assert f"finding:{STALE} on clean/toy passes now: take this target out of the known issue" in told
-    assert "the known issue has expired" in told
+    code, output = run(
+        "-k", "not campaign", known=KNOWN.format(stale=STALE, more=', "clean/toy"', expires="2020-01-01")
+    )
+    assert code == 1, output
+    assert f"finding:{STALE} on clean/toy passes now: take this target out of the known issue" in output
+    assert "the known issue has expired" in output
     assert len({run.id for run in read(tmp_path / "l.db").runs}) == 3
 
 
 @pytest.mark.slow
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     run = Runs(tmp_path)
-    code, told = run(known="[[issue]]\n")
-    assert code == 3 and "issue 1: expires is missing" in told and "Traceback" not in told
-    code, told = run(targets="0.0.1/emulated")
-    assert code == 4 and "0.0.1/emulated: sglang 0.0.1 is not installed" in told
+    code, output = run(known="[[issue]]\n")
+    assert code == 3 and "issue 1: expires is missing" in output and "Traceback" not in output
+    code, output = run(targets="0.0.1/emulated")
+    assert code == 4 and "0.0.1/emulated: sglang 0.0.1 is not installed" in output
     (tmp_path / "l.db").write_text("no database " * 100)
-    code, told = run()
-    assert code == 3 and "not an eagleeye ledger" in told and "Traceback" not in told
+    code, output = run()
+    assert code == 3 and "not an eagleeye ledger" in output and "Traceback" not in output
 
 
 @pytest.mark.slow

@@ -44,15 +44,15 @@ PATIENCE_S = 3600.0
 
 
 def plugin(config: pytest.Config) -> Nightly:
-    found = config.pluginmanager.get_plugin(NAME)
-    assert isinstance(found, Nightly)
-    return found
+    registered = config.pluginmanager.get_plugin(NAME)
+    assert isinstance(registered, Nightly)
+    return registered
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     nightly = plugin(metafunc.config)
     if "issue" in metafunc.fixturenames:
-        metafunc.parametrize("issue", nightly.issues, ids=[one.title for one in nightly.issues])
+        metafunc.parametrize("issue", nightly.issues, ids=[known.title for known in nightly.issues])
     if "path" in metafunc.fixturenames:
         metafunc.parametrize("path", nightly.seeds, ids=[path.stem for path in nightly.seeds])
     if "fingerprint" in metafunc.fixturenames:
@@ -60,9 +60,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "engine" in metafunc.fixturenames:
         used = {target.engine for target in nightly.targets}
         engines = [engine for engine in ("emulated", "cuda") if engine in used]
-        metafunc.parametrize("engine", [pytest.param(one, marks=getattr(pytest.mark, one)) for one in engines])
+        metafunc.parametrize("engine", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines])
     if "job" in metafunc.fixturenames:
-        metafunc.parametrize("job", [_job(*one) for target in nightly.targets for one in jobs(target)])
+        metafunc.parametrize("job", [_job(*entry) for target in nightly.targets for entry in jobs(target)])
 
 
 def jobs(target: Target) -> Iterator[tuple[Target, str, str]]:
@@ -128,26 +128,26 @@ class Pools:
 def explainer(nightly: Nightly, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explainer]:
     """Puts known issues to the test: in a worker of its own, which stays open on one release."""
     log = tmp_path_factory.mktemp("mended") / "log"
-    with experiments(nightly.issues, judge_all, overall, timeout_s=SILENCE_S, log=log) as asked:
-        yield asked
+    with experiments(nightly.issues, judge_all, overall, timeout_s=SILENCE_S, log=log) as experimenting:
+        yield experimenting
 
 
 def explain(outcome: Outcome, nightly: Nightly, explainer: Explainer) -> Explained | None:
     """The explanation of a failure by known issues. What they leave is a finding: kept, counted, and run again from now
     on."""
-    said = explainer.of_outcome(outcome)
-    for verdict in said.left if said and said.mended and not said.doubt else ():
+    explained = explainer.of_outcome(outcome)
+    for verdict in explained.left if explained and explained.mended and not explained.doubt else ():
         finding = Finding(case=outcome.case, target=outcome.target, verdict=verdict, failed=1, tried=1)
         nightly.book.finding(finding)
         keep(nightly.out, finding)
-    return said
+    return explained
 
 
 @pytest.fixture(scope="session")
 def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
-    one = Pools(tmp_path_factory.mktemp("workers") / "log")
-    yield one
-    one.close()
+    opened = Pools(tmp_path_factory.mktemp("workers") / "log")
+    yield opened
+    opened.close()
 
 
 def run(name: str, case: Case, target: Target, nightly: Nightly, pools: Pools, issue: Issue | None) -> Outcome:
@@ -213,12 +213,12 @@ def test_campaign(job: tuple[Target, str, str], nightly: Nightly, conclude: Conc
         for row in read(nightly.path).campaigns
         if (row.campaign.target, row.campaign.runner, row.campaign.backend) == job
     ]
-    own = [row.campaign for row in rows if row.run == nightly.run]
-    if not own:
+    campaigns = [row.campaign for row in rows if row.run == nightly.run]
+    if not campaigns:
         text = f"{target} {runner}/{backend}: code {ended.returncode}: {last_line(ended.stderr)}"
         conclude(Judgement(color=Color.RED, text=text))
     before = [row.campaign for row in rows if row.run != nightly.run]
-    conclude(judge_campaign(own[-1], before))
+    conclude(judge_campaign(campaigns[-1], before))
 
 
 def command(words: list[str], nightly: Nightly, seconds: float) -> subprocess.CompletedProcess[str]:

@@ -51,20 +51,25 @@ def test_all_that_is_known_stands_in_an_issue(tmp_path: Path, capsys: pytest.Cap
         files[name].write_text(text)
     options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     assert main(["issue", str(SEED), *options]) == 0
-    found = told(capsys.readouterr().out)
+    shown_page = told(capsys.readouterr().out)
     title = "# [Bug] MultiLayerEagleDraftExtendCudaGraphRunner: padded rows of req_pool_indices are not reset\n"
-    assert found[""].startswith(title)
-    assert "sglang 0.5.15.post1, on CPU tensors" in found["Environment"]
-    assert "--enable-multi-layer-eagle" in found["Smallest configuration"]
-    assert "0. a batch of 2 (bucket 2): request slot 1 with 1 token in its KV cache, request slot 2" in found["Steps"]
-    assert "first wrong value: `step 1 req_pool_indices[1,0] is 2, expected 0`" in found["Expected and seen"]
-    assert "first bad: 0.5.11" in found["Affected releases"] and "it is still there" in found["Affected releases"]
-    assert "0.5.10.post1 was not measured: no such runner" in found["Affected releases"]
-    assert "where it comes from:\n\n```\nfirst wrong: here\n```" in found["Expected and seen"]
-    assert "print('repro')" in found["Reproducer"] and "+++ b/x" in found["Candidate patch"]
-    assert "class Test" in found["Test"]
-    assert "with the patch above, and nothing else changed" in found["Ruled out"]
-    assert "chance: it failed in 3 of 3 runs" in found["Ruled out"]
+    assert shown_page[""].startswith(title)
+    assert "sglang 0.5.15.post1, on CPU tensors" in shown_page["Environment"]
+    assert "--enable-multi-layer-eagle" in shown_page["Smallest configuration"]
+    assert (
+        "0. a batch of 2 (bucket 2): request slot 1 with 1 token in its KV cache, request slot 2" in shown_page["Steps"]
+    )
+    assert "first wrong value: `step 1 req_pool_indices[1,0] is 2, expected 0`" in shown_page["Expected and seen"]
+    assert (
+        "first bad: 0.5.11" in shown_page["Affected releases"]
+        and "it is still there" in shown_page["Affected releases"]
+    )
+    assert "0.5.10.post1 was not measured: no such runner" in shown_page["Affected releases"]
+    assert "where it comes from:\n\n```\nfirst wrong: here\n```" in shown_page["Expected and seen"]
+    assert "print('repro')" in shown_page["Reproducer"] and "+++ b/x" in shown_page["Candidate patch"]
+    assert "class Test" in shown_page["Test"]
+    assert "with the patch above, and nothing else changed" in shown_page["Ruled out"]
+    assert "chance: it failed in 3 of 3 runs" in shown_page["Ruled out"]
 
 
 def test_a_seed_may_say_its_own_title() -> None:
@@ -79,7 +84,7 @@ def test_what_is_not_known_has_no_section() -> None:
 
 
 @pytest.mark.parametrize(
-    ("about", "said"),
+    ("about", "phrase"),
     [
         ({"failed": "1 of 1 runs in fresh processes"}, ""),
         ({"failed": "2 of 3 runs in fresh processes"}, ""),
@@ -87,16 +92,16 @@ def test_what_is_not_known_has_no_section() -> None:
         ({"shrunk": "until nothing more could be left out"}, "until nothing more could be left out"),
     ],
 )
-def test_only_what_was_run_is_ruled_out(about: dict[str, AboutValue], said: str) -> None:
-    assert said in told(issue(Material(case=STORED.case, about=about))).get("Ruled out", "")
-    assert bool(said) == ("Ruled out" in issue(Material(case=STORED.case, about=about)))
+def test_only_what_was_run_is_ruled_out(about: dict[str, AboutValue], phrase: str) -> None:
+    assert phrase in told(issue(Material(case=STORED.case, about=about))).get("Ruled out", "")
+    assert bool(phrase) == ("Ruled out" in issue(Material(case=STORED.case, about=about)))
 
 
 def test_a_checkout_is_named_whole_and_a_summary_is_never_empty() -> None:
     about = {"found": "/home/me/sglang/python@emulated", "oracle": "staged", "where": "real rows of select_index"}
-    found = told(issue(Material(case=STORED.case, about=about)))
-    assert "- sglang at /home/me/sglang/python, on CPU tensors" in found["Environment"]
-    assert "real rows of select_index are not the batch's." in found[""]
+    shown_page = told(issue(Material(case=STORED.case, about=about)))
+    assert "- sglang at /home/me/sglang/python, on CPU tensors" in shown_page["Environment"]
+    assert "real rows of select_index are not the batch's." in shown_page[""]
 
 
 @pytest.mark.parametrize("path", sorted(SEEDS.glob("*.json")), ids=lambda path: path.stem)
@@ -109,7 +114,7 @@ def test_every_seed_is_an_issue(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "said"),
+    ("seed", "phrase"),
     [
         ("decode-window-one-short", "The target's layers have a sliding window: a token attends to 7 tokens before it"),
         ("draft-window-not-planned", "The draft model's layers have a sliding window"),
@@ -119,16 +124,20 @@ def test_every_seed_is_an_issue(path: Path) -> None:
         ("no-replay-without-padding", "--disable-cuda-graph-padding"),
     ],
 )
-def test_what_few_cases_have_is_said(seed: str, said: str) -> None:
+def test_what_few_cases_have_is_said(seed: str, phrase: str) -> None:
     text = issue(material(str(SEEDS / f"{seed}.json"), [], None))
-    assert said in told(text)["Smallest configuration"]
+    assert phrase in told(text)["Smallest configuration"]
 
 
 def test_a_finding_of_a_ledger_is_an_issue_too() -> None:
-    found = stale_found()
-    history = history_of([campaign(findings=(found,))], [])
-    leaf = next(one for one in site.leaves(history) if one.subject.fingerprint == found.fingerprint)
-    assert f"- seen: {found.detail}" in leaf.issue and "found by a campaign of random cases" in leaf.issue
+    shown_page = stale_found()
+    history = history_of([campaign(findings=(shown_page,))], [])
+    leaf = next(
+        leaf_of_site
+        for leaf_of_site in site.leaves(history)
+        if leaf_of_site.subject.fingerprint == shown_page.fingerprint
+    )
+    assert f"- seen: {shown_page.detail}" in leaf.issue and "found by a campaign of random cases" in leaf.issue
 
 
 def test_bad_input_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,8 +151,8 @@ def test_bad_input_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["site", "--out", str(tmp_path)], ""),
     ):
         assert main(["issue", *arguments] if arguments[0] != "site" else arguments) == 3
-        said = capsys.readouterr().err
-        assert text in said and said.count("\n") == 1
+        error = capsys.readouterr().err
+        assert text in error and error.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -162,9 +171,9 @@ def test_a_page_a_finding_under_a_name_that_stays(tmp_path: Path) -> None:
 
 
 def test_what_others_wrote_is_escaped(tmp_path: Path) -> None:
-    found = stale_found()
+    shown_page = stale_found()
     hostile = "<script>alert(1)</script>\x1b[31m"
-    history = history_of([campaign(findings=(replace(found, detail=hostile),))], [])
+    history = history_of([campaign(findings=(replace(shown_page, detail=hostile),))], [])
     for path in site.write(history, tmp_path):
         text = path.read_text()
         assert "<script>alert" not in text and "\x1b" not in text

@@ -151,18 +151,20 @@ def test_page_admits_only_its_own_scripts_and_styles() -> None:
         # Data in a script is run by no browser.
         runs = [text for text, tag in zip(page.inside[part], page.tagged(part), strict=True) if "id" not in tag]
         digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in runs]
-        said = " ".join(f"'sha256-{digest}'" for digest in digests)
-        assert f"{part}-src {said};" in policy
+        hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
+        assert f"{part}-src {hashes};" in policy
 
 
 def test_page_carries_its_cases() -> None:
     rows = sample_ledger.case_rows(20)
     [data] = [text for text in page_of("ledger").inside["script"] if text.startswith("H4sI")]
-    told = {one["name"]: one for one in json.loads(gzip.decompress(base64.b64decode(data)))}
-    assert [told["target"]["values"][code] for code in told["target"]["codes"]] == [row[1] for row in rows]
-    assert told["case"]["codes"] == "".join(row[6] for row in rows)
-    assert told["seconds"]["codes"] == [round(row[9], 3) for row in rows]
-    assert told["target"]["values"] == sorted(told["target"]["values"], key=target_order)
+    cases_of_page = {entry["name"]: entry for entry in json.loads(gzip.decompress(base64.b64decode(data)))}
+    assert [cases_of_page["target"]["values"][code] for code in cases_of_page["target"]["codes"]] == [
+        row[1] for row in rows
+    ]
+    assert cases_of_page["case"]["codes"] == "".join(row[6] for row in rows)
+    assert cases_of_page["seconds"]["codes"] == [round(row[9], 3) for row in rows]
+    assert cases_of_page["target"]["values"] == sorted(cases_of_page["target"]["values"], key=target_order)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -191,7 +193,7 @@ def test_a_slow_pace_is_in_minutes() -> None:
 
 def test_page_says_what_is_known() -> None:
     text = " ".join(page_of("stale").text.split())
-    for said in (
+    for phrase in (
         "Fails, as was not known before, on 0.5.10.post1/emulated. "
         "All measurements on 0.5.11/emulated and 0.5.13/emulated pass.",
         "328 100% judged",
@@ -206,7 +208,7 @@ def test_page_says_what_is_known() -> None:
         "44 slot0_padding: no padding exercised",
         "Missing: 8 → 2, 8 → 4 padded.",
     ):
-        assert said in text
+        assert phrase in text
     assert "No failure was measured." in page_of("none").text
     assert "Nothing is recorded here." in page_of("nothing at all").text
 
@@ -232,10 +234,10 @@ def poisoned(text: str) -> str:
     cell = Cell(step=1, buffer=text, row=1, column=0, got=text, want=text)
     excerpt = replace(sample_ledger.excerpts()[0], name=text, graph=(text,), eager=("",))
     texts: dict[str, Any] = dict.fromkeys(("fingerprint", "oracle", "where", "detail", "seed"), text)
-    found = replace(stale, **texts, target=target, cell=cell, excerpts=(excerpt,))
+    finding = replace(stale, **texts, target=target, cell=cell, excerpts=(excerpt,))
     texts = dict.fromkeys(("runner", "backend", "started", "ended", "stopped", "error"), text)
     whole = replace(
-        campaign(Target(f"/{text}", "toy"), (found,), 31),
+        campaign(Target(f"/{text}", "toy"), (finding,), 31),
         **texts,
         verdicts={text: {"pass": 1}},
         endings={text: 1},
@@ -283,8 +285,8 @@ def test_hostile_text_stays_text(text: str) -> None:
 
 def test_command_is_quoted_for_the_shell() -> None:
     seed = "out dir/it's; rm -rf $HOME `x`.json"
-    found = replace(STALE, seed=seed)
-    page = Page(rendered([campaign(BUGGY, (found,))], []))
+    finding = replace(STALE, seed=seed)
+    page = Page(rendered([campaign(BUGGY, (finding,))], []))
     # On the card of the failure, and on its page.
     (line,) = {text for text in page.texts if text.startswith("python -m repro")}
     assert shlex.split(line) == ["python", "-m", "repro", "run", seed, "--target", "0.5.10.post1/emulated"]
@@ -300,9 +302,11 @@ def test_case_that_is_not_valid_is_said_not_drawn() -> None:
 def test_page_tells_the_callers_buffers_from_the_runners() -> None:
     """The picture's columns are the runner's buffers, and its seq_lens may well be right."""
     cell = Cell(step=1, buffer="seq_lens", row=0, column=0, got="2", want="1")
-    for oracle, said in (("callers_batch", True), ("staged", False)):
-        found = replace(STALE, oracle=oracle, cell=cell)
-        assert ("caller's seq_lens[0,0]: 2, not 1" in Page(rendered([campaign(BUGGY, (found,))], [])).text) is said
+    for oracle, is_callers in (("callers_batch", True), ("staged", False)):
+        finding = replace(STALE, oracle=oracle, cell=cell)
+        assert (
+            "caller's seq_lens[0,0]: 2, not 1" in Page(rendered([campaign(BUGGY, (finding,))], [])).text
+        ) is is_callers
 
 
 def test_seed_text_on_the_page_is_the_case() -> None:

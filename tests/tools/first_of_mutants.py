@@ -86,8 +86,8 @@ def _written(node: ast.stmt) -> Iterator[str]:
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         function = node.value.func
         if ast.unparse(function) == "tl.store":
-            pointers = [one for one in ast.walk(node.value.args[0]) if isinstance(one, ast.Name)]
-            yield from (_bare(one.id) for one in pointers)
+            pointers = [pointer for pointer in ast.walk(node.value.args[0]) if isinstance(pointer, ast.Name)]
+            yield from (_bare(pointer.id) for pointer in pointers)
         elif isinstance(function, ast.Attribute) and function.attr.endswith("_"):
             yield _name(function.value)
 
@@ -110,7 +110,7 @@ def _bare(name: str) -> str:
 
 def recorded(trace: Trace) -> frozenset[str]:
     """The buffers that a trace has: what a graph is launched with, and attention's metadata."""
-    return frozenset(_bare(one.name) for one in trace.seen if one.path in ("launch", "metadata"))
+    return frozenset(_bare(array.name) for array in trace.seen if array.path in ("launch", "metadata"))
 
 
 def drawn(
@@ -124,12 +124,12 @@ def drawn(
     known = frozenset().union(*(recorded(run(case, {})) for case in firsts))
     groups = mutants_of({runner: ran}, lambda file: (root / file).read_text(), places_of(traces.values()))
     kept = equivalents.read()
-    found = []
+    mutants = []
     for _, mutant in sampled(groups, None, seed):
         buffers = (written(mutant.old) | written(mutant.new)) & known
         if buffers and not kept.reason(mutant):
-            found.append((mutant, buffers))
-    return ran, found
+            mutants.append((mutant, buffers))
+    return ran, mutants
 
 
 def first_of(
@@ -139,23 +139,27 @@ def first_of(
     the place of the changed function among the likeliest."""
     trace = run(case, {"edit": mutant.change()})
     verdicts = judge_all(case, trace)
-    new = [one for one in verdicts if one.status is Status.FAIL and (one.oracle, one.where) not in usual]
+    new = [
+        verdict
+        for verdict in verdicts
+        if verdict.status is Status.FAIL and (verdict.oracle, verdict.where) not in usual
+    ]
     likeliest = suspects(case, trace, new, new, lambda file: (root / file).read_text())
     functions = [suspect.function for suspect in likeliest]
     changed = (mutant.file, outer(mutant.function))
     rank = functions.index(changed) + 1 if changed in functions else 0
-    if any(one.oracle == "ended" for one in new) or not trace.ended.how.took_place:
+    if any(verdict.oracle == "ended" for verdict in new) or not trace.ended.how.took_place:
         return RAISED, _is_at(of_run(trace, new).place, mutant), rank
-    if found := origin(case, trace, new):
-        return found.cell.buffer, _is_of(found, mutant), rank
+    if first := origin(case, trace, new):
+        return first.cell.buffer, _is_of(first, mutant), rank
     cell = of_run(trace, new).cell
     return cell.buffer if cell else "", False, rank
 
 
-def _is_of(found: Origin, mutant: Mutant) -> bool:
+def _is_of(first: Origin, mutant: Mutant) -> bool:
     """True if the writer that it names, or for a dropped write none of this call, is the changed statement."""
-    place = found.writer.place if found.writer else found.left_at
-    return _is_at(place, mutant) or (found.writer is None and mutant.new == "pass")
+    place = first.writer.place if first.writer else first.left_at
+    return _is_at(place, mutant) or (first.writer is None and mutant.new == "pass")
 
 
 def _is_at(place: str, mutant: Mutant) -> bool:
@@ -164,7 +168,7 @@ def _is_at(place: str, mutant: Mutant) -> bool:
     return file == mutant.file and line.isdigit() and mutant.lines[0] <= int(line) <= mutant.lines[1]
 
 
-def named(runner: str, target: Target, options: argparse.Namespace, wanted: int) -> Iterator[Named]:
+def named(runner: str, target: Target, options: argparse.Namespace, count: int) -> Iterator[Named]:
     """Killed mutants of a runner and its backend, until so many of them ended in no exception, or all there are."""
     stored = [read(path).case for path in sorted(SEEDS.glob("*.json"))]
     setups: dict[Setup, None] = {}
@@ -178,8 +182,8 @@ def named(runner: str, target: Target, options: argparse.Namespace, wanted: int)
     variables = {"EAGLEEYE_WRITES": "1", "EAGLEEYE_REFERENCE": "1"}
     with Pool(target, timeout_s=options.timeout, variables=variables) as pool:
         run = running(pool)
-        ran, found = drawn(runner, cases, run, sglang_path(target), options.seed)
-        print(f"{runner}: {len(found)} mutants of statements that write a recorded buffer", flush=True)
+        ran, mutants = drawn(runner, cases, run, sglang_path(target), options.seed)
+        print(f"{runner}: {len(mutants)} mutants of statements that write a recorded buffer", flush=True)
         clean = Clean(judge_all)
         trial = Trial(
             plans={runner: cases},
@@ -189,8 +193,8 @@ def named(runner: str, target: Target, options: argparse.Namespace, wanted: int)
             clock=time.monotonic,
             limit_s=options.limit,
         )
-        for mutant, buffers in found:
-            if wanted <= 0 or time.monotonic() > options.ends:
+        for mutant, buffers in mutants:
+            if count <= 0 or time.monotonic() > options.ends:
                 return
             outcome = trial.of(mutant, [runner], run)
             if outcome.state != KILLED:
@@ -199,7 +203,7 @@ def named(runner: str, target: Target, options: argparse.Namespace, wanted: int)
             case = by_digest[outcome.case]
             usual = clean.failures(case, run) or frozenset()
             buffer, at_line, rank = first_of(mutant, case, usual, run, sglang_path(target))
-            wanted -= buffer != RAISED
+            count -= buffer != RAISED
             yield Named(
                 mutant=mutant,
                 runner=runner,
@@ -232,15 +236,15 @@ def main() -> int:
     runners = options.runners.split(",")
     done: list[Named] = []
     for runner in runners:
-        for one in named(runner, Target(release, engine), options, -(-options.sample // len(runners))):
-            done.append(one)
-            print(one, flush=True)
-    silent, raised = ([one for one in done if (one.named == RAISED) is which] for which in (False, True))
-    right = [one for one in silent if one.right]
+        for row in named(runner, Target(release, engine), options, -(-options.sample // len(runners))):
+            done.append(row)
+            print(row, flush=True)
+    silent, raised = ([row for row in done if (row.named == RAISED) is which] for which in (False, True))
+    right = [row for row in silent if row.right]
     print(
         f"{len(right)} of {len(silent)} killed mutants are named by the buffer that they write, "
-        f"{sum(one.at_line for one in right)} of these with the changed line as its writer; {len(raised)} more end in "
-        f"an exception, {sum(one.at_line for one in raised)} of them at the changed line; the changed function is "
+        f"{sum(row.at_line for row in right)} of these with the changed line as its writer; {len(raised)} more end in "
+        f"an exception, {sum(row.at_line for row in raised)} of them at the changed line; the changed function is "
         f"named first of {sum(result.rank == 1 for result in done)}, among the first {MOST} of "
         f"{sum(result.rank > 0 for result in done)}"
     )

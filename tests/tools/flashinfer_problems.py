@@ -114,46 +114,46 @@ class Solver:
     def ints(self, values: Sequence[int] | np.ndarray) -> torch.Tensor:
         return torch.tensor(list(map(int, values)), dtype=torch.int32, device=self.device)
 
-    def paged(self, one: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def paged(self, posed: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """kv_indptr, kv_indices, kv_last_page_len."""
-        starts = np.cumsum((0, *(pages.size for pages in one.pages)))
-        last = [(n - 1) % one.page_size + 1 for n in one.lengths]
-        return self.ints(starts), self.ints(np.concatenate(one.pages)), self.ints(last)
+        starts = np.cumsum((0, *(pages.size for pages in posed.pages)))
+        last = [(n - 1) % posed.page_size + 1 for n in posed.lengths]
+        return self.ints(starts), self.ints(np.concatenate(posed.pages)), self.ints(last)
 
-    def cache(self, one: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+    def cache(self, posed: Problem) -> tuple[torch.Tensor, torch.Tensor]:
         """The cache as sglang hands it over: without a dimension for pages of one token."""
-        both = (one.keys.to(self.device), one.values.to(self.device))
-        return (both[0].squeeze(1), both[1].squeeze(1)) if one.page_size == 1 else both
+        both = (posed.keys.to(self.device), posed.values.to(self.device))
+        return (both[0].squeeze(1), both[1].squeeze(1)) if posed.page_size == 1 else both
 
-    def solve(self, one: Problem) -> Solution:
-        first = one.first_queries()
+    def solve(self, posed: Problem) -> Solution:
+        first = posed.first_queries()
         solution: Solution = {}
         for cores in (False, True):
             solution |= self.decode(first, use_tensor_cores=cores)
             solution |= self.decode_graph(first, use_tensor_cores=cores)
         for name in ("causal", "all", "masked", "masked graph"):
-            solution |= self.prefill(one, name)
-        return solution | self.ragged(one)
+            solution |= self.prefill(posed, name)
+        return solution | self.ragged(posed)
 
-    def decode(self, one: Problem, *, use_tensor_cores: bool) -> Solution:
+    def decode(self, posed: Problem, *, use_tensor_cores: bool) -> Solution:
         kind = self.api.BatchDecodeWithPagedKVCacheWrapper
         wrapper = kind(self.workspace, "NHD", backend="fa2", use_tensor_cores=use_tensor_cores)
-        dtype = one.query.dtype
-        wrapper.begin_forward(*self.paged(one), *one.heads, one.page_size, data_type=dtype, q_data_type=dtype)
-        return self.decoded(wrapper, one, f"decode cores={use_tensor_cores}")
+        dtype = posed.query.dtype
+        wrapper.begin_forward(*self.paged(posed), *posed.heads, posed.page_size, data_type=dtype, q_data_type=dtype)
+        return self.decoded(wrapper, posed, f"decode cores={use_tensor_cores}")
 
-    def decoded(self, wrapper: Any, one: Problem, name: str) -> Solution:
-        query, cache = one.query.to(self.device), self.cache(one)
+    def decoded(self, wrapper: Any, posed: Problem, name: str) -> Solution:
+        query, cache = posed.query.to(self.device), self.cache(posed)
         # A window and a cap that the plan was not told of are without effect.
-        out = wrapper.forward(query, cache, sm_scale=one.scale, logits_soft_cap=3.0, k_scale=0.5, v_scale=2.0)
+        out = wrapper.forward(query, cache, sm_scale=posed.scale, logits_soft_cap=3.0, k_scale=0.5, v_scale=2.0)
         again, logs = wrapper.run(query, cache, k_scale=0.5, v_scale=2.0, return_lse=True)
         return solution(name, out, logs) | solution(f"{name} again", again)
 
-    def decode_graph(self, one: Problem, *, use_tensor_cores: bool) -> Solution:
+    def decode_graph(self, posed: Problem, *, use_tensor_cores: bool) -> Solution:
         """Planned for one token a sequence, then planned fast over buffers that were filled anew."""
         kind = self.api.BatchDecodeWithPagedKVCacheWrapper
-        indptr, indices, last = self.paged(one)
-        count, dtype = len(last), one.query.dtype
+        indptr, indices, last = self.paged(posed)
+        count, dtype = len(last), posed.query.dtype
         buffers = (torch.zeros_like(indptr), torch.zeros(len(indices) + 5, dtype=torch.int32, device=self.device))
         wrapper = kind(
             self.workspace,
@@ -167,7 +167,7 @@ class Solver:
         )
         types = {"data_type": dtype, "q_data_type": dtype}
         ones = (self.ints(range(count + 1)), self.ints([0] * count), last)
-        wrapper.begin_forward(*ones, *one.heads, one.page_size, **types)
+        wrapper.begin_forward(*ones, *posed.heads, posed.page_size, **types)
         buffers[0].copy_(indptr)
         buffers[1][: len(indices)].copy_(indices)
         wrapper.begin_forward = partial(self.api.fast_decode_plan, wrapper)
@@ -175,20 +175,20 @@ class Solver:
             buffers[0],
             buffers[1][: len(indices)],
             last,
-            *one.heads,
-            one.page_size,
+            *posed.heads,
+            posed.page_size,
             **types,
             non_blocking=True,
             fixed_split_size=None,
             disable_split_kv=False,
             global_override_indptr_cpu=indptr.cpu(),
         )
-        return self.decoded(wrapper, one, f"decode graph cores={use_tensor_cores}")
+        return self.decoded(wrapper, posed, f"decode graph cores={use_tensor_cores}")
 
-    def prefill(self, one: Problem, name: str) -> Solution:
-        indptr, indices, last = self.paged(one)
-        queries = self.ints(np.cumsum((0, *one.counts)))
-        mask = torch.from_numpy(np.concatenate([part.reshape(-1) for part in one.masks])).to(self.device)
+    def prefill(self, posed: Problem, name: str) -> Solution:
+        indptr, indices, last = self.paged(posed)
+        queries = self.ints(np.cumsum((0, *posed.counts)))
+        mask = torch.from_numpy(np.concatenate([part.reshape(-1) for part in posed.masks])).to(self.device)
         buffers: dict[str, Any] = {}
         if "graph" in name:
             buffers = {
@@ -201,55 +201,55 @@ class Solver:
                 "mask_indptr_buf": torch.zeros_like(queries),
             }
         wrapper = self.api.BatchPrefillWithPagedKVCacheWrapper(self.workspace, "NHD", backend="fa2", **buffers)
-        dtype = one.query.dtype
+        dtype = posed.query.dtype
         wrapper.begin_forward(
             queries,
             indptr,
             indices,
             last,
-            *one.heads,
-            one.page_size,
+            *posed.heads,
+            posed.page_size,
             q_data_type=dtype,
             kv_data_type=dtype,
             custom_mask=mask if "masked" in name else None,
             non_blocking=True,
         )
-        given = {"causal": name == "causal", "sm_scale": one.scale, "window_left": -1, "logits_soft_cap": 0.0}
-        out, logs = wrapper.forward_return_lse(one.query.to(self.device), self.cache(one), **given)
-        again = wrapper.forward(one.query.to(self.device), self.cache(one), **given, k_scale=None, v_scale=None)
+        options = {"causal": name == "causal", "sm_scale": posed.scale, "window_left": -1, "logits_soft_cap": 0.0}
+        out, logs = wrapper.forward_return_lse(posed.query.to(self.device), self.cache(posed), **options)
+        again = wrapper.forward(posed.query.to(self.device), self.cache(posed), **options, k_scale=None, v_scale=None)
         return solution(f"prefill {name}", out, logs) | solution(f"prefill {name} again", again)
 
-    def ragged(self, one: Problem) -> Solution:
+    def ragged(self, posed: Problem) -> Solution:
         """The last tokens of each sequence as they come, and the rest in the cache, as sglang extends."""
-        (new_keys, new_values), starts = rows(one), self.ints(np.cumsum((0, *one.counts)))
+        (new_keys, new_values), starts = rows(posed), self.ints(np.cumsum((0, *posed.counts)))
         wrapper = self.api.BatchPrefillWithRaggedKVCacheWrapper(self.workspace, "NHD", backend="fa2")
-        wrapper.begin_forward(starts, starts, *one.heads, q_data_type=one.query.dtype)
-        tensors = (one.query.to(self.device), new_keys.to(self.device), new_values.to(self.device))
-        given = {"causal": True, "sm_scale": one.scale, "logits_soft_cap": 0.0}
-        out, logs = wrapper.forward_return_lse(*tensors, **given)
-        other = self.prefill(one, "all")
+        wrapper.begin_forward(starts, starts, *posed.heads, q_data_type=posed.query.dtype)
+        tensors = (posed.query.to(self.device), new_keys.to(self.device), new_values.to(self.device))
+        options = {"causal": True, "sm_scale": posed.scale, "logits_soft_cap": 0.0}
+        out, logs = wrapper.forward_return_lse(*tensors, **options)
+        other = self.prefill(posed, "all")
         before = (torch.from_numpy(other["prefill all"]).to(out), torch.from_numpy(other["prefill all logs"]).to(logs))
         merged, merged_logs = self.api.merge_state(out, logs, *before)
         return solution("ragged", out, logs) | solution("merged", merged, merged_logs)
 
 
-def rows(one: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+def rows(posed: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of each sequence's last tokens, as many as it has queries."""
-    flat = [cache.reshape(-1, *cache.shape[2:]) for cache in (one.keys, one.values)]
-    places = np.concatenate([slots(one, i)[-count:] for i, count in enumerate(one.counts)])
+    flat = [cache.reshape(-1, *cache.shape[2:]) for cache in (posed.keys, posed.values)]
+    places = np.concatenate([slots(posed, i)[-count:] for i, count in enumerate(posed.counts)])
     keys, values = (cache[torch.from_numpy(places)].contiguous() for cache in flat)
     return keys, values
 
 
-def slots(one: Problem, sequence: int) -> np.ndarray:
-    size = one.page_size
-    every = one.pages[sequence][:, None] * size + np.arange(size)
-    return np.asarray(every).reshape(-1)[: one.lengths[sequence]]
+def slots(posed: Problem, sequence: int) -> np.ndarray:
+    size = posed.page_size
+    every = posed.pages[sequence][:, None] * size + np.arange(size)
+    return np.asarray(every).reshape(-1)[: posed.lengths[sequence]]
 
 
 def solution(name: str, out: torch.Tensor, logs: torch.Tensor | None = None) -> Solution:
-    found = {name: out.float().cpu().numpy()}
-    return found if logs is None else found | {f"{name} logs": logs.float().cpu().numpy()}
+    parts = {name: out.float().cpu().numpy()}
+    return parts if logs is None else parts | {f"{name} logs": logs.float().cpu().numpy()}
 
 
 def dense(query: Any, keys: Any, values: Any, seen: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
@@ -266,26 +266,26 @@ def dense(query: Any, keys: Any, values: Any, seen: np.ndarray, scale: float) ->
     return out, logs
 
 
-def by_definition(one: Problem) -> Solution:
+def by_definition(posed: Problem) -> Solution:
     """The solution of a problem by definition."""
-    caches = [cache.reshape(-1, *cache.shape[2:]) for cache in (one.keys, one.values)]
-    found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    caches = [cache.reshape(-1, *cache.shape[2:]) for cache in (posed.keys, posed.values)]
+    results: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     first = 0
-    for number, (count, length) in enumerate(zip(one.counts, one.lengths, strict=True)):
-        query = one.query[first : first + count]
-        keys, values = (cache[torch.from_numpy(slots(one, number))] for cache in caches)
+    for number, (count, length) in enumerate(zip(posed.counts, posed.lengths, strict=True)):
+        query = posed.query[first : first + count]
+        keys, values = (cache[torch.from_numpy(slots(posed, number))] for cache in caches)
         whole = np.ones((count, length), dtype=bool)
         behind = np.arange(count)[:, None] + length - count - np.arange(length)
-        ways = {"prefill causal": behind >= 0, "prefill all": whole, "prefill masked": one.masks[number]}
+        ways = {"prefill causal": behind >= 0, "prefill all": whole, "prefill masked": posed.masks[number]}
         for name, seen in ways.items():
-            found.setdefault(name, []).append(dense(query, keys, values, seen, one.scale))
+            results.setdefault(name, []).append(dense(query, keys, values, seen, posed.scale))
         # Half of the scale is in k_scale, and twice the values in v_scale.
-        out, logs = dense(query[:1], keys, values, whole[:1], one.scale / 2)
-        found.setdefault("decode", []).append((2 * out, logs))
+        out, logs = dense(query[:1], keys, values, whole[:1], posed.scale / 2)
+        results.setdefault("decode", []).append((2 * out, logs))
         new = behind[:, -count:] >= 0
-        found.setdefault("ragged", []).append(dense(query, keys[-count:], values[-count:], new, one.scale))
+        results.setdefault("ragged", []).append(dense(query, keys[-count:], values[-count:], new, posed.scale))
         first += count
-    both = {name: tuple(np.concatenate(part) for part in zip(*parts, strict=True)) for name, parts in found.items()}
+    both = {name: tuple(np.concatenate(part) for part in zip(*parts, strict=True)) for name, parts in results.items()}
     both["prefill masked graph"] = both["prefill masked"]
     for kind in ("decode", "decode graph"):
         both |= {f"{kind} cores={cores}": both["decode"] for cores in (False, True)}
@@ -295,9 +295,11 @@ def by_definition(one: Problem) -> Solution:
     merged = (weights[..., None] * np.stack([out for out, _ in parts])).sum(axis=0)
     total = weights.sum(axis=0)
     both["merged"] = (merged / total[..., None], np.log2(total))
-    told = {name: out for name, (out, _) in both.items()} | {f"{name} logs": logs for name, (_, logs) in both.items()}
+    outputs = {name: out for name, (out, _) in both.items()} | {
+        f"{name} logs": logs for name, (_, logs) in both.items()
+    }
     again = (name for name in both if name not in ("ragged", "merged"))
-    return told | {f"{name} again": both[name][0] for name in again}
+    return outputs | {f"{name} again": both[name][0] for name in again}
 
 
 def differences(a: Solution, b: Solution, dtype: torch.dtype) -> Iterator[tuple[str, float]]:
@@ -329,16 +331,16 @@ class StandIn:
 
 def main(count: int) -> None:
     solvers = (Solver(StandIn(), "cpu"), Solver(Real(), "cuda"))
-    told: dict[str, Any] = {"solved": 0, "parts": 0, "differences": []}
+    totals: dict[str, Any] = {"solved": 0, "parts": 0, "differences": []}
     for head_dim in (64, 128):
         for number in range(count):
-            one = problem(number, head_dim)
-            ours, theirs = (solver.solve(one) for solver in solvers)
-            told["solved"] += 1
-            told["parts"] += len(ours)
-            found = differences(ours, theirs, one.query.dtype)
-            told["differences"] += [[head_dim, number, name, apart] for name, apart in found]
-    print(json.dumps(told))
+            posed = problem(number, head_dim)
+            ours, theirs = (solver.solve(posed) for solver in solvers)
+            totals["solved"] += 1
+            totals["parts"] += len(ours)
+            differing = differences(ours, theirs, posed.query.dtype)
+            totals["differences"] += [[head_dim, number, name, apart] for name, apart in differing]
+    print(json.dumps(totals))
 
 
 if __name__ == "__main__":

@@ -62,9 +62,9 @@ def failing(seed: codec.Seed) -> list[str]:
     there, which fails beside its own, those on which it does."""
     setup = seed.case.setup
     having = [release for release in ADAPTED if has_runner(release, setup.runner, setup.backend)]
-    wanted = {release: expected(seed.about, release) for release in having}
-    own = [release for release in having if wanted[release] == seed.about["oracle"]]
-    return own or [release for release in having if wanted[release]]
+    oracles = {release: expected(seed.about, release) for release in having}
+    releases = [release for release in having if oracles[release] == seed.about["oracle"]]
+    return releases or [release for release in having if oracles[release]]
 
 
 def _on_a_gpu_alone(seed: codec.Seed) -> bool:
@@ -89,7 +89,7 @@ def rows(parts: Sequence[str], names: Sequence[str], out: Path, tries: int) -> I
         "script": lambda: (script(name, seed, out, tries) for name, seed in shown),
         "export": lambda: (export(name, seed, out) for name, seed in shown),
         "bisect": lambda: (bisect(name, seed, out) for name, seed in seeds if not _on_a_gpu_alone(seed)),
-        "repairs": lambda: (repair(one.seed) for one in CANDIDATE_PATCHES if not names or one.seed in names),
+        "repairs": lambda: (repair(patch.seed) for patch in CANDIDATE_PATCHES if not names or patch.seed in names),
         "first": lambda: (
             first(name, seed) for name, seed in seeds if f"{name}.json" in {p.seed for f in FIXES for p in f.proofs}
         ),
@@ -109,8 +109,8 @@ def script(name: str, seed: codec.Seed, out: Path, tries: int) -> Row:
     command = repro("script", str(SEEDS / f"{name}.json"), "--target", target, "--tries", str(tries), "--out", file)
 
     def judge(code: int, output: str) -> tuple[bool, str]:
-        told = re.findall(r"^(?:shows the bug|passes) in .*", output, re.MULTILINE)
-        return code == 0 and len(told) == 2, "; ".join(told) or output[-200:]
+        lines = re.findall(r"^(?:shows the bug|passes) in .*", output, re.MULTILINE)
+        return code == 0 and len(lines) == 2, "; ".join(lines) or output[-200:]
 
     return Row(part="script", name=name, command=command, judge=judge)
 
@@ -121,37 +121,39 @@ def export(name: str, seed: codec.Seed, out: Path) -> Row:
     command = repro("export", str(SEEDS / f"{name}.json"), "--target", target, "--tries", "1", "--sglang-test", file)
 
     def judge(code: int, output: str) -> tuple[bool, str]:
-        told = re.findall(r"^(?:python|pytest): .*", output, re.MULTILINE)
-        return code == 0 and len(told) == 4, "; ".join(told) or output[-200:]
+        lines = re.findall(r"^(?:python|pytest): .*", output, re.MULTILINE)
+        return code == 0 and len(lines) == 4, "; ".join(lines) or output[-200:]
 
     return Row(part="export", name=name, command=command, judge=judge)
 
 
 def bisect(name: str, seed: codec.Seed, out: Path) -> Row:
     file = out / f"{name}.range.json"
-    wanted = failing(seed)
+    bad = failing(seed)
 
     def judge(code: int, output: str) -> tuple[bool, str]:
         if not file.is_file():
             return False, output[-200:]
-        found = json.loads(file.read_text())
-        skipped = {one["name"] for one in found["candidates"] if one["skipped"]}
-        there = [one["name"] for one in found["candidates"] if one["name"] not in skipped]
-        own = [release for release in wanted if release in there]
-        other = [release for release in there if release not in wanted]
+        located = json.loads(file.read_text())
+        skipped = {candidate["name"] for candidate in located["candidates"] if candidate["skipped"]}
+        there = [candidate["name"] for candidate in located["candidates"] if candidate["name"] not in skipped]
+        known_bad = [release for release in bad if release in there]
+        other = [release for release in there if release not in bad]
         order = release_order
         ends = {
-            "first_bad": own[0] if own else "",
-            "last_bad": own[-1] if own else "",
-            "last_good": next((r for r in reversed(other) if own and order(r) < order(own[0])), ""),
-            "first_fixed": next((r for r in other if own and order(r) > order(own[-1])), ""),
+            "first_bad": known_bad[0] if known_bad else "",
+            "last_bad": known_bad[-1] if known_bad else "",
+            "last_good": next((r for r in reversed(other) if known_bad and order(r) < order(known_bad[0])), ""),
+            "first_fixed": next((r for r in other if known_bad and order(r) > order(known_bad[-1])), ""),
         }
         wrong = [
-            f"{key} {found[key] or 'none'}, expected {end or 'none'}" for key, end in ends.items() if found[key] != end
+            f"{key} {located[key] or 'none'}, expected {end or 'none'}"
+            for key, end in ends.items()
+            if located[key] != end
         ]
-        found = {key: end or "none" for key, end in found.items() if key in ends}
-        pair = "good {last_good}, bad {first_bad} to {last_bad}, fixed {first_fixed}".format_map(found)
-        return not wrong and bool(own), "; ".join([pair, *wrong])
+        located = {key: end or "none" for key, end in located.items() if key in ends}
+        pair = "good {last_good}, bad {first_bad} to {last_bad}, fixed {first_fixed}".format_map(located)
+        return not wrong and bool(known_bad), "; ".join([pair, *wrong])
 
     command = repro("bisect", str(SEEDS / f"{name}.json"), "--json", str(file))
     return Row(part="bisect", name=name, command=command, judge=judge)
@@ -194,18 +196,18 @@ def run(row: Row, out: Path, ends: float) -> PartResult:
             row.command, env=environment, capture_output=True, timeout=left, check=False, text=True, errors="replace"
         )
         code, output = done.returncode, done.stdout + done.stderr
-        right, said = row.judge(code, output)
+        right, reason = row.judge(code, output)
     except subprocess.TimeoutExpired as error:
-        right, said, output = False, "not ended: no time left", str(error.stdout)
+        right, reason, output = False, "not ended: no time left", str(error.stdout)
     seconds, processor = time.monotonic() - start, processor_seconds() - before
     (out / f"{row.part}-{row.name}.log").write_text(f"{' '.join(row.command)}\n{output}")
     if right and row.part == "bisect" and seconds > BISECT_S:
-        right, said = False, f"{said}; took {seconds:.0f} s"
+        right, reason = False, f"{reason}; took {seconds:.0f} s"
     print(
-        f"{'ok ' if right else 'NOT'} {row.part} {row.name} {seconds:.0f} s, {processor:.0f} s of processor: {said}",
+        f"{'ok ' if right else 'NOT'} {row.part} {row.name} {seconds:.0f} s, {processor:.0f} s of processor: {reason}",
         flush=True,
     )
-    return PartResult(row=row, right=right, said=said, seconds=seconds, processor=processor)
+    return PartResult(row=row, right=right, said=reason, seconds=seconds, processor=processor)
 
 
 def processor_seconds() -> float:
@@ -217,10 +219,10 @@ def processor_seconds() -> float:
 def table(done: Sequence[PartResult]) -> Iterator[str]:
     yield "| part | seed or release | right | s | processor s | seen |"
     yield "|---|---|---|---|---|---|"
-    for one in done:
-        said = one.said.replace("|", "\\|")[:300]
-        took = f"{one.seconds:.0f} | {one.processor:.0f}"
-        yield f"| {one.row.part} | {one.row.name} | {'yes' if one.right else 'NO'} | {took} | {said} |"
+    for result in done:
+        reason = result.said.replace("|", "\\|")[:300]
+        took = f"{result.seconds:.0f} | {result.processor:.0f}"
+        yield f"| {result.row.part} | {result.row.name} | {'yes' if result.right else 'NO'} | {took} | {reason} |"
 
 
 def main() -> int:
@@ -241,8 +243,8 @@ def main() -> int:
     text = "\n".join(table(done))
     (out / "table.md").write_text(text + "\n")
     print(text)
-    print(f"{sum(one.right for one in done)} of {len(done)} rows are right")
-    return 0 if all(one.right for one in done) else 1
+    print(f"{sum(result.right for result in done)} of {len(done)} rows are right")
+    return 0 if all(result.right for result in done) else 1
 
 
 if __name__ == "__main__":

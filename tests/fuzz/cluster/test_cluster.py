@@ -90,11 +90,11 @@ def test_every_chunk_is_merged_once_or_given_up(choices: random.Random, count: i
         elif at[node]:
             piece = at[node].pop(choices.randrange(min(2, len(at[node]))))
             merged[piece.id] += schedule.finish(node, piece)
-    given_up = {one.chunk.id for one in schedule.given_up}
+    given_up = {work.chunk.id for work in schedule.given_up}
     assert set(merged.values()) <= {0, 1}
     assert {name for name, times in merged.items() if times} | given_up == {str(number) for number in range(count)}
     assert not {name for name, times in merged.items() if times} & given_up
-    assert all(len(one.losses) == LOSSES_MAX for one in schedule.given_up)
+    assert all(len(work.losses) == LOSSES_MAX for work in schedule.given_up)
 
 
 def test_only_what_had_begun_counts_as_lost() -> None:
@@ -109,7 +109,7 @@ def test_only_what_had_begun_counts_as_lost() -> None:
         schedule.leave(node, "lost")
     # Each time one was running and one waited behind it.
     assert sum(schedule.lost.values()) == number
-    assert all(len(one.losses) == LOSSES_MAX for one in schedule.given_up)
+    assert all(len(work.losses) == LOSSES_MAX for work in schedule.given_up)
 
 
 def test_what_was_lost_twice_waits_until_all_others_are_done() -> None:
@@ -145,8 +145,8 @@ def test_chunks_are_disjoint_named_by_their_plan_and_the_whole() -> None:
 def test_a_failure_is_settled_behind_what_its_session_had_run() -> None:
     chunk = Chunk(plan=PLAN, cases_per_setup=5, first=1, last=4)
     cases = list(chunk.rounds())
-    wanted = cases[7]
-    before = settling(chunk, "x", wanted).up_to_the_case()
+    failing = cases[7]
+    before = settling(chunk, "x", failing).up_to_the_case()
     assert before == cases[5:8] and len({case.setup for case in before}) == 1
     with pytest.raises(ValueError, match="no case"):
         dataclasses.replace(chunk, settle="x", case="other").up_to_the_case()
@@ -157,31 +157,32 @@ def test_a_failure_is_settled_behind_what_its_session_had_run() -> None:
 def test_no_loss_costs_or_doubles_a_case_or_a_finding(choices: random.Random, limit: int, losses: int) -> None:
     # No chunk is lost so often that it is given up: that is another test.
     nodes = SimulatedNodes(choices.randrange, min(losses, LOSSES_MAX - 1))
-    campaign, told = run(nodes, limit)
+    campaign, ledger = run(nodes, limit)
     cases, failures = expected(limit)
     assert (campaign.stopped, campaign.error, dict(campaign.errors)) == ("cases", "", {})
-    assert campaign.cases == len(cases) and sorted(told.rows) == sorted(cases)
+    assert campaign.cases == len(cases) and sorted(ledger.rows) == sorted(cases)
     assert counted(campaign) == dict(failures)
     assert all(
-        (found.failed, found.tried, found.seed) == (5, 5, f"{found.fingerprint}.json") for found in campaign.findings
+        (finding.failed, finding.tried, finding.seed) == (5, 5, f"{finding.fingerprint}.json")
+        for finding in campaign.findings
     )
     # Kept when it was seen, and when it was settled: by one chunk.
-    assert Counter(told.kept) == Counter({(name, failed): 1 for name in failures for failed in (0, 5)})
+    assert Counter(ledger.kept) == Counter({(name, failed): 1 for name in failures for failed in (0, 5)})
 
 
 @pytest.mark.exhaustive
 @given(st.randoms(use_true_random=False), st.integers(20, 60))
 def test_many_losses_cost_at_most_what_is_given_up(choices: random.Random, losses: int) -> None:
     nodes = SimulatedNodes(choices.randrange, losses)
-    campaign, told = run(nodes, 30)
+    campaign, ledger = run(nodes, 30)
     cases, failures = expected(30)
-    assert len(told.rows) == len(set(told.rows)) == campaign.cases
+    assert len(ledger.rows) == len(set(ledger.rows)) == campaign.cases
     assert counted(campaign).keys() <= failures.keys()
     if campaign.errors:
         assert all("given up after" in why for why in campaign.errors)
         assert exit_code([campaign]) == 3
     else:
-        assert sorted(told.rows) == sorted(cases) and counted(campaign) == dict(failures)
+        assert sorted(ledger.rows) == sorted(cases) and counted(campaign) == dict(failures)
 
 
 class Deadly(SimulatedNodes):
@@ -202,9 +203,9 @@ class Deadly(SimulatedNodes):
 
 
 def test_a_chunk_that_takes_its_node_with_it_is_an_error_and_no_finding() -> None:
-    campaign, told = run(Deadly(lambda most: 0, 0, slots=1), 30, seconds=1)
+    campaign, ledger = run(Deadly(lambda most: 0, 0, slots=1), 30, seconds=1)
     cases, failures = expected(30)
-    assert sorted(told.rows) == sorted(name for name in cases if not name.startswith("4."))
+    assert sorted(ledger.rows) == sorted(name for name in cases if not name.startswith("4."))
     assert counted(campaign) == dict(failures)
     assert list(campaign.errors) == [f"round 4 given up after {LOSSES_MAX} losses: node lost"]
     assert exit_code([campaign]) == 3
@@ -226,8 +227,8 @@ class Breaking(SimulatedNodes):
 
 def test_what_was_lost_until_time_was_up_is_an_error() -> None:
     nodes = Breaking(random.Random(3).randrange, 0)
-    campaign, told = run(nodes, None, dataclasses.replace(PLAN, seconds=30), seconds=6)
-    assert told.said == ["lost, and done again: exit 1: no such module"]
+    campaign, ledger = run(nodes, None, dataclasses.replace(PLAN, seconds=30), seconds=6)
+    assert ledger.said == ["lost, and done again: exit 1: no such module"]
     reasons = {text.partition(" lost and not done ")[2] for text in campaign.errors}
     assert reasons == {"before time was up: exit 1: no such module"}
     assert (campaign.stopped, campaign.cases, exit_code([campaign])) == ("time", 0, 3)
@@ -236,9 +237,9 @@ def test_what_was_lost_until_time_was_up_is_an_error() -> None:
 @pytest.mark.slow
 def test_time_ends_the_campaign_and_what_was_sent_still_counts() -> None:
     nodes = SimulatedNodes(random.Random(3).randrange, 0)
-    campaign, told = run(nodes, None, dataclasses.replace(PLAN, seconds=40), seconds=6)
-    assert campaign.stopped == "time" and campaign.cases == len(told.rows) == len(set(told.rows)) > 20
-    assert all(found.failed == 5 for found in campaign.findings)
+    campaign, ledger = run(nodes, None, dataclasses.replace(PLAN, seconds=40), seconds=6)
+    assert campaign.stopped == "time" and campaign.cases == len(ledger.rows) == len(set(ledger.rows)) > 20
+    assert all(finding.failed == 5 for finding in campaign.findings)
 
 
 class Settling(SimulatedNodes):
@@ -279,7 +280,7 @@ def test_the_first_confirmed_finding_stops_all() -> None:
     nodes = SimulatedNodes(random.Random(3).randrange, 0)
     campaign, _ = run(nodes, None, dataclasses.replace(PLAN, stop_at_first=True))
     assert campaign.stopped == "first finding" and nodes.stopped
-    assert any(found.failed == 5 for found in campaign.findings)
+    assert any(finding.failed == 5 for finding in campaign.findings)
 
 
 class Impatient(SimulatedNodes):
@@ -291,9 +292,9 @@ class Impatient(SimulatedNodes):
 
 def test_an_interrupt_stops_all_and_keeps_what_is_there() -> None:
     nodes = Impatient(random.Random(3).randrange, 0)
-    campaign, told = run(nodes, None)
+    campaign, ledger = run(nodes, None)
     assert (campaign.stopped, campaign.error) == ("interrupted", "")
-    assert campaign.cases == len(told.rows) > 0 and nodes.stopped
+    assert campaign.cases == len(ledger.rows) > 0 and nodes.stopped
 
 
 def test_an_interrupt_while_a_chunk_is_counted_counts_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,8 +307,8 @@ def test_an_interrupt_while_a_chunk_is_counted_counts_it_whole(monkeypatch: pyte
     nodes = SimulatedNodes(random.Random(3).randrange, 0)
 
     def work() -> int:
-        campaign, told = run(nodes, None)
-        return int(campaign.stopped == "interrupted" and nodes.stopped and campaign.cases == len(told.rows) > 1)
+        campaign, ledger = run(nodes, None)
+        return int(campaign.stopped == "interrupted" and nodes.stopped and campaign.cases == len(ledger.rows) > 1)
 
     assert ended(work) == 1
 
@@ -320,9 +321,9 @@ class Unfit(SimulatedNodes):
 
 def test_a_cluster_without_a_usable_node_is_an_error_with_its_reason() -> None:
     nodes = Unfit(lambda most: 0, 0)
-    campaign, told = run(nodes, 10)
+    campaign, ledger = run(nodes, 10)
     assert campaign.stopped == "error" and "its eagleeye or Hypothesis version differs" in campaign.error
-    assert nodes.now >= ALONE_S and len(told.said) == 1
+    assert nodes.now >= ALONE_S and len(ledger.said) == 1
     assert exit_code([campaign]) == 3
 
 
@@ -343,9 +344,9 @@ class Garbled(SimulatedNodes):
 
 
 def test_what_makes_no_sense_is_done_again() -> None:
-    campaign, told = run(Garbled(random.Random(1).randrange, 0), 30)
+    campaign, ledger = run(Garbled(random.Random(1).randrange, 0), 30)
     cases, failures = expected(30)
-    assert sorted(told.rows) == sorted(cases) and counted(campaign) == dict(failures)
+    assert sorted(ledger.rows) == sorted(cases) and counted(campaign) == dict(failures)
     assert "its result makes no sense" in campaign.facts["chunks lost and done again"]
 
 
@@ -367,7 +368,7 @@ def test_a_failure_that_does_not_come_back_is_tried_from_other_cases_and_told_as
     nodes = NotAgain(random.Random(2).randrange, 0, slots=1, most=1)
     campaign, _ = run(nodes, 90, seconds=1)
     assert counted(campaign) == dict(expected(90)[1])
-    assert all((found.failed, found.tried) == (0, 1) and found.seed for found in campaign.findings)
+    assert all((finding.failed, finding.tried) == (0, 1) and finding.seed for finding in campaign.findings)
     # Three rounds each show a failure, and each is tried.
     assert sum(nodes.done.values()) == 30 + sum(min(3, count) for count in expected(90)[1].values())
 

@@ -63,9 +63,9 @@ def job(**more: Any) -> dict[str, Any]:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    one = Agent(job(), 1)
-    yield one
-    one.close()
+    started = Agent(job(), 1)
+    yield started
+    started.close()
 
 
 def part_of(message: Mapping[str, Any]) -> Campaign:
@@ -84,24 +84,24 @@ def test_an_agent_runs_chunks_in_processes_of_our_own_and_replaces_those_that_di
     done = agent.run(CHUNK.to_json(), None)
     assert part_of(done).cases == len(done["rows"]) == 24
     assert 0 < done["seconds"] < part_of(done).seconds
-    assert all(found.tried == 0 and not found.seed for found in part_of(done).findings)
+    assert all(failure.tried == 0 and not failure.seed for failure in part_of(done).findings)
     family = descendants(first)
     assert family
     os.kill(first, signal.SIGKILL)
     assert agent.run(CHUNK.to_json(), None) == {"lost": "SIGKILL"}
     again = agent.run(CHUNK.to_json(), None)
-    counts = [{found.fingerprint: found.cases for found in part_of(one).findings} for one in (done, again)]
+    counts = [{failure.fingerprint: failure.cases for failure in part_of(part).findings} for part in (done, again)]
     assert counts[0] == counts[1] != {}
     assert agent.pids() != [first]
     assert comes(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
 
 
 def test_one_chunk_settles_one_failure(agent: Agent) -> None:
-    found = part_of(agent.run(CHUNK.to_json(), None)).findings[-1]
-    settled = agent.run(settling(CHUNK, found.fingerprint, found.case).to_json(), None)
-    forms = {one.fingerprint: one for one in part_of(settled).findings}
-    assert (forms[found.fingerprint].failed, forms[found.fingerprint].tried) == (5, 5)
-    assert all(one.tried == 0 for name, one in forms.items() if name != found.fingerprint)
+    failure = part_of(agent.run(CHUNK.to_json(), None)).findings[-1]
+    settled = agent.run(settling(CHUNK, failure.fingerprint, failure.case).to_json(), None)
+    forms = {form.fingerprint: form for form in part_of(settled).findings}
+    assert (forms[failure.fingerprint].failed, forms[failure.fingerprint].tried) == (5, 5)
+    assert all(form.tried == 0 for name, form in forms.items() if name != failure.fingerprint)
     assert settled["rows"] == []
 
 
@@ -147,13 +147,13 @@ def verdicts(path: Path) -> Counter[tuple[str, str]]:
 
 def victims(driver: int) -> list[int]:
     """Raylets but for the head's, agents, and slots."""
-    found = []
+    processes = []
     for pid in descendants(driver):
         line = _command(pid)
         raylet = "raylet/raylet " in line and "--head" not in line
         if raylet or line.startswith("ray::Agent") or "-m fuzz slot" in line:
-            found.append(pid)
-    return found
+            processes.append(pid)
+    return processes
 
 
 @pytest.mark.skipif(
@@ -174,8 +174,8 @@ def test_twenty_kills_of_raylets_agents_and_slots_cost_no_case_and_no_finding(tm
         # Spread over the campaign, however fast this machine is.
         if stored(tmp_path / "cluster" / "ledger.db") < CASES * sum(kinds.values()) / (KILLS + 5):
             continue
-        if found := victims(driver.pid):
-            victim = choices.choice(found)
+        if alive := victims(driver.pid):
+            victim = choices.choice(alive)
             kinds[_kind(victim)] += 1
             os.kill(victim, signal.SIGKILL)
     out, err = driver.communicate(timeout=600)
@@ -183,12 +183,14 @@ def test_twenty_kills_of_raylets_agents_and_slots_cost_no_case_and_no_finding(tm
     assert sum(kinds.values()) == KILLS, "the campaign was over too soon"
     assert (driver.returncode, err) == (1, ""), (out, err)
     assert verdicts(tmp_path / "cluster" / "ledger.db") == verdicts(tmp_path / "alone" / "ledger.db")
-    one, many = (loads((tmp_path / name / "here" / "record.json").read_text())[0][0] for name in ("alone", "cluster"))
-    counts = [{found.fingerprint: found.cases for found in campaign.findings} for campaign in (one, many)]
+    on_one_host, many = (
+        loads((tmp_path / name / "here" / "record.json").read_text())[0][0] for name in ("alone", "cluster")
+    )
+    counts = [{failure.fingerprint: failure.cases for failure in campaign.findings} for campaign in (on_one_host, many)]
     assert counts[0] == counts[1] and len(many.findings) == len(counts[1]) > 1
     for name in ("cases", "judged", "replays", "verdicts", "endings", "unknown", "transitions"):
-        assert getattr(many, name) == getattr(one, name), name
-    assert all((found.failed, found.tried) == (5, 5) and found.seed for found in many.findings)
+        assert getattr(many, name) == getattr(on_one_host, name), name
+    assert all((settled.failed, settled.tried) == (5, 5) and settled.seed for settled in many.findings)
     with sqlite3.connect(tmp_path / "cluster" / "ledger.db") as ledger:
         rows = ledger.execute("SELECT fingerprint, failed FROM findings").fetchall()
     assert Counter(rows) == Counter({(name, failed): 1 for name in counts[1] for failed in (0, 5)})
@@ -233,12 +235,12 @@ def test_seeds_come_out_as_on_one_host_though_a_node_an_agent_and_a_slot_are_kil
     kinds: set[str] = set()
     while len(kinds) < 3 and driver.poll() is None:
         time.sleep(0.5)
-        found = {_kind(pid): pid for pid in victims(driver.pid)}
+        pids = {_kind(pid): pid for pid in victims(driver.pid)}
         # The slots are there once all else is, and there is something to lose once one of them has a worker.
         at_work = any("runners.processes." in _command(pid) for pid in descendants(driver.pid))
-        if "slot" in found and at_work and (kind := next((name for name in found if name not in kinds), "")):
+        if "slot" in pids and at_work and (kind := next((name for name in pids if name not in kinds), "")):
             kinds.add(kind)
-            os.kill(found[kind], signal.SIGKILL)
+            os.kill(pids[kind], signal.SIGKILL)
     out, err = driver.communicate(timeout=300)
     assert kinds == {"raylet", "agent", "slot"}, "it was over too soon"
     assert "lost and done again: " in err and "error" not in err

@@ -28,12 +28,12 @@ VERDICT = Verdict(oracle="slot0_padding", status=Status.FAIL, where="padded rows
 
 
 def case(*data: int) -> Case:
-    return replace(CASE, steps=tuple(Step(requests=(Request(slot=1, seq_len=1, data=one),)) for one in data))
+    return replace(CASE, steps=tuple(Step(requests=(Request(slot=1, seq_len=1, data=number),)) for number in data))
 
 
-def finding(one: Case, failed: int = 5, where: str = "padded rows") -> Finding:
+def finding(failing: Case, failed: int = 5, where: str = "padded rows") -> Finding:
     verdict = replace(VERDICT, where=where)
-    return Finding(case=one, target=Target("0.5.13", "emulated"), verdict=verdict, failed=failed, tried=5)
+    return Finding(case=failing, target=Target("0.5.13", "emulated"), verdict=verdict, failed=failed, tried=5)
 
 
 @pytest.fixture(params=["directory", "redis"])
@@ -62,33 +62,33 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_what_one_campaign_found_another_tries(place: str) -> None:
-    told: list[str] = []
-    one, other = SharedCorpus(database(place), told.append), SharedCorpus(database(place), told.append)
-    assert one.cases("toy", "triton") == []
-    one.remember(finding(case(1, 2, 3)))
-    one.remember(finding(case(4), where="elsewhere"))
-    one.remember(finding(case(5), failed=0, where="seen once, and not again"))
+    lines: list[str] = []
+    corpus, other = SharedCorpus(database(place), lines.append), SharedCorpus(database(place), lines.append)
+    assert corpus.cases("toy", "triton") == []
+    corpus.remember(finding(case(1, 2, 3)))
+    corpus.remember(finding(case(4), where="elsewhere"))
+    corpus.remember(finding(case(5), failed=0, where="seen once, and not again"))
     assert other.cases("toy", "triton") == [case(4), case(1, 2, 3)], "simplest first"
     assert other.cases("toy", "flashinfer") == other.cases("draft", "triton") == []
-    one.remember(finding(case(1, 2)))
+    corpus.remember(finding(case(1, 2)))
     assert other.cases("toy", "triton") == [case(4), case(1, 2)], "a better form replaces the one before"
-    assert told == []
+    assert lines == []
 
 
 def test_there_is_an_end_to_what_is_tried_again(tmp_path: Path) -> None:
-    one = SharedCorpus(database(str(tmp_path)), print)
+    corpus = SharedCorpus(database(str(tmp_path)), print)
     for number in range(TRIED_MAX + 5):
-        one.remember(finding(case(number), where=str(number)))
-    assert len(one.cases("toy", "triton")) == TRIED_MAX
+        corpus.remember(finding(case(number), where=str(number)))
+    assert len(corpus.cases("toy", "triton")) == TRIED_MAX
 
 
 def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
     shared = database(str(tmp_path))
     for text in (b"\xff", b"{}", b'{"format": 99}'):
         shared.save(b"eagleeye toy triton", text)
-    one = SharedCorpus(shared, print)
-    one.remember(finding(case(1)))
-    assert one.cases("toy", "triton") == [case(1)]
+    corpus = SharedCorpus(shared, print)
+    corpus.remember(finding(case(1)))
+    assert corpus.cases("toy", "triton") == [case(1)]
     assert len(list(shared.fetch(b"eagleeye toy triton"))) == 4
 
 
@@ -97,22 +97,22 @@ def test_a_database_that_fails_later_is_told_of_once_and_costs_nothing() -> None
         def save(self, key: bytes, value: bytes) -> None:
             raise ConnectionError("gone away")
 
-    told: list[str] = []
-    one = SharedCorpus(Gone(), told.append)
-    one.remember(finding(case(1)))
-    one.remember(finding(case(2)))
-    assert told == ["examples are not shared from here on: ConnectionError: gone away"]
+    lines: list[str] = []
+    corpus = SharedCorpus(Gone(), lines.append)
+    corpus.remember(finding(case(1)))
+    corpus.remember(finding(case(2)))
+    assert lines == ["examples are not shared from here on: ConnectionError: gone away"]
 
 
 def test_without_a_database_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    one = SharedCorpus(None, print)
-    one.remember(finding(case(1)))
-    assert one.cases("toy", "triton") == [] and list(tmp_path.iterdir()) == []
+    corpus = SharedCorpus(None, print)
+    corpus.remember(finding(case(1)))
+    assert corpus.cases("toy", "triton") == [] and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ("redis://127.0.0.1:1", "127.0.0.1:1"),
         ("redis://user:secret@127.0.0.1:1", "127.0.0.1:1"),
@@ -120,10 +120,10 @@ def test_without_a_database_nothing_is_remembered(tmp_path: Path, monkeypatch: p
         ("/dev/null/x", "Not a directory"),
     ],
 )
-def test_a_place_that_is_none_is_one_line(where: str, said: str) -> None:
+def test_a_place_that_is_none_is_one_line(where: str, message: str) -> None:
     with pytest.raises(BadExamples) as raised:
         database(where)
-    assert said in str(raised.value) and "\n" not in str(raised.value) and "secret" not in str(raised.value)
+    assert message in str(raised.value) and "\n" not in str(raised.value) and "secret" not in str(raised.value)
 
 
 def test_property_tests_share_it_too(place: str) -> None:
@@ -153,7 +153,7 @@ def test_a_campaign_begins_with_what_another_found(place: str, tmp_path: Path) -
     words = ["run", "--seed", "3", "--cases", "20", "--examples", place, "--out"]
     assert fuzz.__main__.main([*words, str(tmp_path / "one"), "--target", "stale_padding/toy"]) == 1
     (first,), _ = loads((tmp_path / "one" / "record.json").read_text())
-    assert min(found.at_case for found in first.findings) > 1
+    assert min(failure.at_case for failure in first.findings) > 1
     assert fuzz.__main__.main([*words, str(tmp_path / "two"), "--target", "stale_padding/toy"]) == 1
     (second,), _ = loads((tmp_path / "two" / "record.json").read_text())
     assert second.findings[0].at_case == 1
@@ -161,7 +161,7 @@ def test_a_campaign_begins_with_what_another_found(place: str, tmp_path: Path) -
     words = ["run", "--seed", "3", "--cases", "20", "--out", str(tmp_path / "three"), "--target", "stale_padding/toy"]
     assert fuzz.__main__.main(words) == 1
     (third,), _ = loads((tmp_path / "three" / "record.json").read_text())
-    assert [found.at_case for found in third.findings] == [found.at_case for found in first.findings]
+    assert [failure.at_case for failure in third.findings] == [failure.at_case for failure in first.findings]
 
 
 @pytest.mark.slow

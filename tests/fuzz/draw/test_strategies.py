@@ -32,9 +32,9 @@ def drawn(swarm: Swarm, count: int, setup: Setup = SETUP) -> list[Case]:
     return list(different(f"test {swarm}", cases(setup, swarm), count))
 
 
-def pairs(found: list[Case]) -> Iterator[tuple[tuple[Request, ...], tuple[Request, ...]]]:
+def pairs(sequences: list[Case]) -> Iterator[tuple[tuple[Request, ...], tuple[Request, ...]]]:
     """Every batch with the one after it."""
-    for case in found:
+    for case in sequences:
         yield from itertools.pairwise(step.requests for step in case.steps)
 
 
@@ -48,8 +48,8 @@ def many_setups(swarm: Swarm = EVERYTHING) -> list[Setup]:
 
 
 def test_campaign_cases_are_valid() -> None:
-    found = [case for seed in range(2) for case in itertools.islice(rounds(seed, "draft", "triton", 4), 60)]
-    assert [problem for case in found for problem in problems(case)] == []
+    cases_drawn = [case for seed in range(2) for case in itertools.islice(rounds(seed, "draft", "triton", 4), 60)]
+    assert [problem for case in cases_drawn for problem in problems(case)] == []
 
 
 @pytest.mark.slow
@@ -64,26 +64,30 @@ def test_valid_under_any_swarm_with_hypothesis_itself(data: st.DataObject) -> No
 
 @pytest.mark.slow
 def test_setups_reach_the_whole_domain() -> None:
-    found = many_setups()
-    assert [problem for setup in found for problem in setup_problems(setup)] == []
-    assert {setup.topk for setup in found} == set(range(2, 9))
-    assert {setup.num_steps for setup in found} == set(range(2, 7))
-    assert {setup.page_size for setup in found} == {2, 4, 8, 16, 32, 64}  # no larger one fits with branches
-    assert {setup.num_heads for setup in found} == {1, 2, 3, 4}
-    assert any(setup.num_kv_heads < setup.num_heads for setup in found)
-    assert {setup.hidden_size for setup in found if setup.algorithm not in LATENT} == set(OPTION["hidden_size"].drawn)
-    assert {setup.vocab_size for setup in found} == set(OPTION["vocab_size"].drawn)
-    assert {len(setup.capture_bs) for setup in found} == {1, 2, 3, 4}
-    assert {setup.max_bs for setup in found} == set(range(2, 9))
-    assert {setup.slots - setup.max_bs for setup in found} == set(range(1, 5))  # room for a batch beyond all buckets
-    assert {setup.hidden_size % setup.num_heads for setup in found} == {0}
+    drawn_setups = many_setups()
+    assert [problem for setup in drawn_setups for problem in setup_problems(setup)] == []
+    assert {setup.topk for setup in drawn_setups} == set(range(2, 9))
+    assert {setup.num_steps for setup in drawn_setups} == set(range(2, 7))
+    assert {setup.page_size for setup in drawn_setups} == {2, 4, 8, 16, 32, 64}  # no larger one fits with branches
+    assert {setup.num_heads for setup in drawn_setups} == {1, 2, 3, 4}
+    assert any(setup.num_kv_heads < setup.num_heads for setup in drawn_setups)
+    assert {setup.hidden_size for setup in drawn_setups if setup.algorithm not in LATENT} == set(
+        OPTION["hidden_size"].drawn
+    )
+    assert {setup.vocab_size for setup in drawn_setups} == set(OPTION["vocab_size"].drawn)
+    assert {len(setup.capture_bs) for setup in drawn_setups} == {1, 2, 3, 4}
+    assert {setup.max_bs for setup in drawn_setups} == set(range(2, 9))
+    assert {setup.slots - setup.max_bs for setup in drawn_setups} == set(
+        range(1, 5)
+    )  # room for a batch beyond all buckets
+    assert {setup.hidden_size % setup.num_heads for setup in drawn_setups} == {0}
     # Wide trees on long pages leave little room below; most of a campaign's setups are small.
     small = many_setups(replace(EVERYTHING, size=SMALL))
-    assert min(setup.context_len for setup in (*found, *small)) == 32
-    assert max(setup.context_len for setup in found) == 128
+    assert min(setup.context_len for setup in (*drawn_setups, *small)) == 32
+    assert max(setup.context_len for setup in drawn_setups) == 128
     # The number of draft tokens reaches both of its ends: the root and one more, and the whole tree.
-    assert any(setup.num_draft_tokens == 2 for setup in found)
-    trees = [(s.num_draft_tokens, s.topk + (s.num_steps - 1) * s.topk**2 + 1) for s in found]
+    assert any(setup.num_draft_tokens == 2 for setup in drawn_setups)
+    trees = [(s.num_draft_tokens, s.topk + (s.num_steps - 1) * s.topk**2 + 1) for s in drawn_setups]
     assert any(tokens == most for tokens, most in trees)
 
 
@@ -91,12 +95,12 @@ def test_setups_reach_the_whole_domain() -> None:
 def test_features_of_the_swarm() -> None:
     swarm = Swarm(size=SMALL, branching=False, paged=False, sparse=False)
     draw = examples(setups("draft", "triton", swarm))
-    found = [draw(f"setup {number}") for number in range(100)]
-    assert {(setup.topk, setup.page_size) for setup in found} == {(1, 1)}
-    assert all(setup.num_draft_tokens == setup.num_steps + 1 for setup in found)
-    assert {setup.capture_bs for setup in found} == {tuple(range(1, n + 1)) for n in range(1, 5)}
-    assert max(setup.num_heads for setup in found) == SMALL.num_heads
-    assert max(setup.hidden_size for setup in found if setup.algorithm not in LATENT) == SMALL.hidden_size
+    drawn_setups = [draw(f"setup {number}") for number in range(100)]
+    assert {(setup.topk, setup.page_size) for setup in drawn_setups} == {(1, 1)}
+    assert all(setup.num_draft_tokens == setup.num_steps + 1 for setup in drawn_setups)
+    assert {setup.capture_bs for setup in drawn_setups} == {tuple(range(1, n + 1)) for n in range(1, 5)}
+    assert max(setup.num_heads for setup in drawn_setups) == SMALL.num_heads
+    assert max(setup.hidden_size for setup in drawn_setups if setup.algorithm not in LATENT) == SMALL.hidden_size
     # Sparse buckets always leave a size out, so that some batch is padded.
     sparse = examples(setups("draft", "triton", replace(swarm, sparse=True)))
     for number in range(100):
@@ -107,13 +111,13 @@ def test_features_of_the_swarm() -> None:
 @pytest.mark.slow
 def test_swarms_differ() -> None:
     draw = examples(swarms())
-    found = [draw(f"swarm {number}") for number in range(200)]
-    assert {swarm.size for swarm in found} == {SMALL, MIDDLE, LARGE}
-    assert Counter(swarm.size for swarm in found).most_common(1)[0][0] == SMALL
+    drawn_swarms = [draw(f"swarm {number}") for number in range(200)]
+    assert {swarm.size for swarm in drawn_swarms} == {SMALL, MIDDLE, LARGE}
+    assert Counter(swarm.size for swarm in drawn_swarms).most_common(1)[0][0] == SMALL
     for feature in ("sparse", "shuffled", "jumps", "unmirrored", "crowded", "relocating", "halfway", "idle"):
-        assert {getattr(swarm, feature) for swarm in found} == {True, False}
+        assert {getattr(swarm, feature) for swarm in drawn_swarms} == {True, False}
     for names, part in ((MOVES, "moves"), (LENGTHS, "lengths")):
-        used = [getattr(swarm, part) for swarm in found]
+        used = [getattr(swarm, part) for swarm in drawn_swarms]
         for name in names:
             assert {0, 1, 2, 4} <= {chosen.count(name) for chosen in used}
         assert all(used)
@@ -122,9 +126,9 @@ def test_swarms_differ() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("move", MOVES)
 def test_each_move_does_what_it_says(move: str) -> None:
-    found = drawn(replace(PLAIN, moves=(move,)), 120)
+    cases_drawn = drawn(replace(PLAIN, moves=(move,)), 120)
     seen = 0
-    for before, after in pairs(found):
+    for before, after in pairs(cases_drawn):
         if (move == "grow" and len(before) == SETUP.max_bs) or (move == "shrink" and len(before) == 1):
             # Not possible now, so everyone simply goes on.
             assert owners(after) == owners(before)
@@ -149,13 +153,13 @@ def test_each_move_does_what_it_says(move: str) -> None:
 
 
 def test_a_batch_of_one_is_old_or_new() -> None:
-    found = list(pairs(drawn(replace(PLAIN, moves=("one",)), 100)))
-    assert {owners(after) <= owners(before) for before, after in found} == {True, False}
+    moves = list(pairs(drawn(replace(PLAIN, moves=("one",)), 100)))
+    assert {owners(after) <= owners(before) for before, after in moves} == {True, False}
 
 
 def test_full_reaches_every_bucket() -> None:
-    found = pairs(drawn(replace(PLAIN, moves=("full",)), 100))
-    assert {len(after) for _, after in found} == set(SETUP.capture_bs)
+    moves = pairs(drawn(replace(PLAIN, moves=("full",)), 100))
+    assert {len(after) for _, after in moves} == set(SETUP.capture_bs)
 
 
 def test_continued_requests_grow_by_accepted_tokens() -> None:
@@ -169,8 +173,8 @@ def test_continued_requests_grow_by_accepted_tokens() -> None:
 
 
 def test_jumps_also_stay_or_leap() -> None:
-    found = pairs(drawn(replace(PLAIN, moves=("same",), jumps=True), 80))
-    grown = [new.seq_len - old.seq_len for before, after in found for old, new in zip(before, after, strict=True)]
+    moves = pairs(drawn(replace(PLAIN, moves=("same",), jumps=True), 80))
+    grown = [new.seq_len - old.seq_len for before, after in moves for old, new in zip(before, after, strict=True)]
     usual = sum(0 < n <= SETUP.num_steps for n in grown)
     assert len(grown) / 2 < usual < len(grown)
     assert min(grown) < 0
@@ -178,8 +182,8 @@ def test_jumps_also_stay_or_leap() -> None:
 
 
 def test_shuffled_rows_change_places() -> None:
-    found = pairs(drawn(replace(PLAIN, moves=("same",), shuffled=True), 80))
-    orders = [([r.slot for r in before], [r.slot for r in after]) for before, after in found]
+    moves = pairs(drawn(replace(PLAIN, moves=("same",), shuffled=True), 80))
+    orders = [([r.slot for r in before], [r.slot for r in after]) for before, after in moves]
     moved = sum(before != after for before, after in orders)
     assert 0 < moved < len(orders) / 2
     assert all(sorted(before) == sorted(after) for before, after in orders)
@@ -189,7 +193,7 @@ def test_shuffled_rows_change_places() -> None:
 def test_lengths() -> None:
     unpaged = replace(SETUP, page_size=1)
     limit = seq_len_max(unpaged)
-    wanted = {
+    ranges = {
         "one": {1},
         "short": set(range(1, 9)),
         "any": set(range(1, limit + 1)),
@@ -197,8 +201,8 @@ def test_lengths() -> None:
         "long": set(range(limit - 8, limit + 1)),
         "limit": {limit},
     }
-    assert set(wanted) == set(LENGTHS)
-    for name, lengths in wanted.items():
+    assert set(ranges) == set(LENGTHS)
+    for name, lengths in ranges.items():
         firsts = {
             r.seq_len
             for case in drawn(replace(PLAIN, lengths=(name,), calls_max=2), 60, unpaged)
@@ -216,8 +220,8 @@ def test_cases_are_as_long_as_the_swarm_allows() -> None:
 
 @pytest.mark.slow
 def test_a_round_has_no_case_twice_and_few_setups_repeat() -> None:
-    found = list(itertools.islice(rounds(3, "draft", "triton", 16, range(SHORT_ROUNDS, SHORT_ROUNDS + 15)), 240))
-    batches = [found[n : n + 16] for n in range(0, 240, 16)]
+    cases_drawn = list(itertools.islice(rounds(3, "draft", "triton", 16, range(SHORT_ROUNDS, SHORT_ROUNDS + 15)), 240))
+    batches = [cases_drawn[n : n + 16] for n in range(0, 240, 16)]
     assert all(len({digest(case) for case in batch}) == 16 for batch in batches)
     assert all(len({case.setup for case in batch}) == 1 for batch in batches)
     assert len({batch[0].setup for batch in batches}) == 15
@@ -234,8 +238,8 @@ def test_the_largest_case_fits_the_bytes() -> None:
     call costs none."""
     setup = replace(SETUP, capture_bs=(8,), slots=12)
     draw = examples(cases(setup, replace(EVERYTHING, moves=("full",), idle=False)))
-    found = [draw(f"large {number}") for number in range(130)]
-    assert max(sum(len(step.requests) for step in case.steps) for case in found) >= 48
+    large_cases = [draw(f"large {number}") for number in range(130)]
+    assert max(sum(len(step.requests) for step in case.steps) for case in large_cases) >= 48
 
 
 def test_a_strategy_without_values_is_refused() -> None:
@@ -251,7 +255,7 @@ def test_same_seed_same_cases_in_any_process() -> None:
         "from fuzz.draw.rounds import rounds\nfrom repro.cases.codec import digest\n"
         "print(*map(digest, itertools.islice(rounds(int(sys.argv[1]), 'decode', 'fa3', 2), 80)))"
     )
-    told = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-c", code, "11"],
         cwd=PROJECT,
         env={"PYTHONHASHSEED": "77", "PYTHONPATH": in_front(PROJECT)},
@@ -260,5 +264,5 @@ def test_same_seed_same_cases_in_any_process() -> None:
         check=True,
     )
     here = [digest(case) for case in itertools.islice(rounds(11, "decode", "fa3", 2), 80)]
-    assert told.stdout.split() == here
+    assert ran.stdout.split() == here
     assert here != [digest(case) for case in itertools.islice(rounds(12, "decode", "fa3", 2), 80)]

@@ -43,7 +43,7 @@ Change = Callable[[Trace], Trace]
 
 
 def outputs(agreement: Agreement) -> list[Disagreement]:
-    return [one for one in agreement.disagreements if one.kind in (CHOICES, SLOTS, VALUES)]
+    return [row for row in agreement.disagreements if row.kind in (CHOICES, SLOTS, VALUES)]
 
 
 def of_kind(agreement: Agreement, kind: str) -> dict[str, int]:
@@ -67,7 +67,7 @@ def test_a_target_agrees_with_itself() -> None:
 
 def test_verdicts_that_differ() -> None:
     agreement = compared(TRACE, toy_trace(CASE, "stale_padding"))
-    kinds = {one.kind: one.detail for one in agreement.disagreements}
+    kinds = {row.kind: row.detail for row in agreement.disagreements}
     assert kinds["slot0_padding"].startswith("PASS on here/toy, FAIL (padded rows of ")
     assert kinds[OVERALL] == "PASS on here/toy, FAIL on there/toy"
     assert of_kind(agreement, "ended") == {"agree": 1}
@@ -75,9 +75,9 @@ def test_verdicts_that_differ() -> None:
 
 
 def test_two_failures_agree_where_they_are_the_same_failure() -> None:
-    one, other = toy_trace(CASE, "stale_padding"), toy_trace(CASE, "stale_req_pool")
-    assert of_kind(compared(one, one), "slot0_padding") == {"agree": 1}
-    agreement = compared(one, other)
+    padding, request = toy_trace(CASE, "stale_padding"), toy_trace(CASE, "stale_req_pool")
+    assert of_kind(compared(padding, padding), "slot0_padding") == {"agree": 1}
+    agreement = compared(padding, request)
     assert of_kind(agreement, "slot0_padding") == {"differ": 1}
     assert of_kind(agreement, OVERALL) == {"agree": 1}
 
@@ -85,13 +85,13 @@ def test_two_failures_agree_where_they_are_the_same_failure() -> None:
 def test_a_crash_on_one_side_is_a_disagreement() -> None:
     crashed = replace(TRACE, ended=End(how=Termination.CRASHED, step=1, path="replay", what="CUDA error: lost"))
     agreement = compared(TRACE, crashed)
-    assert "ended" in {one.kind for one in agreement.disagreements}
+    assert "ended" in {row.kind for row in agreement.disagreements}
     assert "FAIL (crashed CUDA error: lost in replay) on there/toy" in agreement.disagreements[0].detail
 
 
 def test_a_tree_that_differs() -> None:
     agreement = compared(TRACE, both_paths(1, "tokens", put((2, 0), 99))(TRACE))
-    assert [(one.kind, one.step, one.path, one.row) for one in outputs(agreement)] == [
+    assert [(row.kind, row.step, row.path, row.row) for row in outputs(agreement)] == [
         (CHOICES, 1, "graph", 2),
         (CHOICES, 1, "eager", 2),
     ]
@@ -102,7 +102,7 @@ def test_a_tree_that_differs() -> None:
     )
     assert of_kind(agreement, CHOICES)["differ"] == 2
     text = summary(agreement.disagreements)
-    assert any("trees and tokens in step 1 graph row 2" in one and one.endswith("(and 1 more)") for one in text)
+    assert any("trees and tokens in step 1 graph row 2" in line and line.endswith("(and 1 more)") for line in text)
 
 
 @pytest.mark.parametrize("side", ["here", "there"])
@@ -121,9 +121,9 @@ def test_a_tree_that_noise_turns_over_is_a_tie(side: str) -> None:
 def test_kv_values_lie_within_what_is_allowed_or_not(parts: float) -> None:
     place, _ = slot_of(0, 1)
     rows = TRACE.get(0, "eager", "kv_rows")
-    slots, given = TRACE.get(0, "eager", "kv_slots"), TRACE.get(0, "input", "out_cache_loc")
-    assert rows is not None and slots is not None and given is not None
-    scale = np.abs(rows[np.isin(slots, given[1])]).max()
+    slots, allocated = TRACE.get(0, "eager", "kv_slots"), TRACE.get(0, "input", "out_cache_loc")
+    assert rows is not None and slots is not None and allocated is not None
+    scale = np.abs(rows[np.isin(slots, allocated[1])]).max()
     off = parts * ENGINE_ULPS["float32"] * EPSILON["float32"] * scale
     # In the smallest element, so that the scale stays.
     column = int(np.argmin(np.abs(rows[place])))
@@ -132,7 +132,7 @@ def test_kv_values_lie_within_what_is_allowed_or_not(parts: float) -> None:
         assert outputs(agreement) == []
         assert agreement.farthest == pytest.approx(parts, rel=0.05)
     else:
-        assert {(one.kind, one.step, one.row) for one in outputs(agreement)} == {(VALUES, 0, 1)}
+        assert {(row.kind, row.step, row.row) for row in outputs(agreement)} == {(VALUES, 0, 1)}
         assert "allowed, on values up to" in outputs(agreement)[0].detail
 
 
@@ -165,9 +165,9 @@ def test_a_slot_that_one_side_did_not_write() -> None:
     for path in ("graph", "eager"):
         for name in ("kv_slots", "kv_rows"):
             other = changed(other, 0, path, name, lambda array: np.delete(array, place, axis=0))
-    found = outputs(compared(TRACE, other))
-    assert [(one.kind, one.row) for one in found] == [(SLOTS, 1)] * 2
-    assert found[0].detail == f"slot {slot} written on here/toy, untouched on there/toy"
+    rows_found = outputs(compared(TRACE, other))
+    assert [(row.kind, row.row) for row in rows_found] == [(SLOTS, 1)] * 2
+    assert rows_found[0].detail == f"slot {slot} written on here/toy, untouched on there/toy"
 
 
 def test_what_was_not_recorded_is_said_so() -> None:
@@ -199,7 +199,7 @@ def test_other_outputs_lie_within_what_is_allowed_or_not() -> None:
     for off, kinds in ((2.0**-20, set()), (0.25, {OUTPUT})):
         other = with_scores(TRACE, 1, partial(np.add, np.float32(off)))
         agreement = compared(with_scores(TRACE), other)
-        assert {one.kind for one in agreement.disagreements} == kinds
+        assert {row.kind for row in agreement.disagreements} == kinds
     assert "scores up to 0.25 apart" in agreement.disagreements[0].detail
     # Where noise alone moves a row as far, it is a tie.
     noisy = with_variant(with_scores(TRACE), 1, "scores", lambda scores: scores + np.float32(0.2))
@@ -207,7 +207,7 @@ def test_other_outputs_lie_within_what_is_allowed_or_not() -> None:
     assert agreement.disagreements == []
     assert of_kind(agreement, OUTPUT)["tie"] == 2 * len(CASE.steps[1].requests)
     missing = compared(TRACE, other)
-    assert {one.kind for one in missing.disagreements} == {OUTPUT}
+    assert {row.kind for row in missing.disagreements} == {OUTPUT}
 
 
 def without_a_graph(*targets: int) -> Observation:
@@ -230,12 +230,12 @@ def test_lists_of_runners_without_a_graph_are_equal_or_differ() -> None:
 def test_a_doubt_about_a_tie_on_one_target_is_a_tie(other: Status, way: str) -> None:
     doubt = Verdict(oracle="graph_equals_eager", status=Status.UNKNOWN, where="tie")
     came_to_its_end = replace(doubt, oracle="ended", status=Status.PASS, where="")
-    one, two = (
+    doubtful, decided = (
         replace(seen(TRACE), verdicts=(came_to_its_end, verdict), overall=verdict.status, steps={})
         for verdict in (doubt, replace(doubt, status=other, where=""))
     )
     agreement = agreement_of()
-    assert bool(agreement.add(one, two)) is (way == "differ")
+    assert bool(agreement.add(doubtful, decided)) is (way == "differ")
     assert of_kind(agreement, "graph_equals_eager") == of_kind(agreement, OVERALL) == {way: 1}
 
 
@@ -257,9 +257,9 @@ def rows_of(out: str) -> dict[str, list[str]]:
 def test_two_targets_that_agree(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "agreement.json"
     assert main(["fidelity", seed, "--target", "clean/toy", "--target", "clean/toy", "--json", str(out)]) == 0
-    told = capsys.readouterr().out
-    assert told.splitlines()[0] == "clean/toy and clean/toy: 1 case compared, 0 disagreements"
-    assert rows_of(told)["slot0_padding"] == ["1", "100%"]
+    text = capsys.readouterr().out
+    assert text.splitlines()[0] == "clean/toy and clean/toy: 1 case compared, 0 disagreements"
+    assert rows_of(text)["slot0_padding"] == ["1", "100%"]
     form = json.loads(out.read_text())
     assert (form["targets"], form["compared"], form["agree"]) == (["clean/toy"] * 2, 1, True)
 
@@ -270,11 +270,11 @@ def test_two_targets_that_disagree(tmp_path: Path, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     form = json.loads((tmp_path / "all.json").read_text())
     assert form["compared"] == 12
-    told = {line.split(":")[0].removeprefix("case ") for line in lines if line.startswith("case ")}
-    assert told == {one["case"] for one in form["disagreements"]}
+    digests = {line.split(":")[0].removeprefix("case ") for line in lines if line.startswith("case ")}
+    assert digests == {row["case"] for row in form["disagreements"]}
     # Each can be looked at on its own.
     kept = {path.stem: codec.read(path) for path in (tmp_path / "kept").iterdir()}
-    assert kept.keys() == told
+    assert kept.keys() == digests
     for digest, stored in kept.items():
         assert codec.digest(stored.case) == digest
         assert "graph_differs/toy" in str(stored.about["disagree"])
@@ -342,7 +342,7 @@ def test_nothing_compared_is_2_with_the_reason(seed: str, tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("SEED --targets clean/toy", "two targets are needed, not 1"),
         ("SEED --targets clean/toy clean/toy clean/toy", "two targets are needed, not 3"),
@@ -359,10 +359,12 @@ def test_nothing_compared_is_2_with_the_reason(seed: str, tmp_path: Path, capsys
         ("SEED --targets clean/toy --record /dev/null/x.npz", "Not a directory"),
     ],
 )
-def test_bad_input_is_3_and_one_line(arguments: str, said: str, seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_3_and_one_line(
+    arguments: str, message: str, seed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["fidelity", *arguments.replace("SEED", seed).split()]) == 3
-    told = capsys.readouterr()
-    assert said in told.err and told.err.count("\n") == 1 and told.out == ""
+    output = capsys.readouterr()
+    assert message in output.err and output.err.count("\n") == 1 and output.out == ""
 
 
 def test_interrupted_it_tells_of_what_was_compared(
@@ -379,9 +381,9 @@ def test_interrupted_it_tells_of_what_was_compared(
 
     monkeypatch.setattr("repro.commands.fidelity._observed", impatient)
     assert main(["fidelity", "--drawn", "9", "--targets", "clean/toy", "clean/toy"]) == 3
-    told = capsys.readouterr()
-    assert told.err == "error: interrupted\n"
-    assert "2 cases compared, 0 disagreements" in told.out
+    output = capsys.readouterr()
+    assert output.err == "error: interrupted\n"
+    assert "2 cases compared, 0 disagreements" in output.out
     count = 0
     assert main(["fidelity", "--drawn", "9", "--targets", "clean/toy", "--record", str(tmp_path / "kept.npz")]) == 3
     assert len(load(tmp_path / "kept.npz").observations) == 4

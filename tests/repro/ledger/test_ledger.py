@@ -29,8 +29,8 @@ CAMPAIGN = campaign()
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger.open(tmp_path / "deep" / "ledger.db") as one:
-        yield one
+    with Ledger.open(tmp_path / "deep" / "ledger.db") as opened:
+        yield opened
 
 
 def fill(ledger: Ledger) -> str:
@@ -48,10 +48,10 @@ def fill(ledger: Ledger) -> str:
 def test_what_is_stored_comes_back(ledger: Ledger) -> None:
     run = fill(ledger)
     history = read(ledger.path)
-    (told,) = history.runs
-    assert (told.id, told.kind, told.command) == (run, "campaign", "python -m fuzz run")
-    assert told.started <= told.ended
-    assert told.facts["torch"] == "2.11" and told.facts["device"] == "NVIDIA H200" and told.facts["python"]
+    (stored,) = history.runs
+    assert (stored.id, stored.kind, stored.command) == (run, "campaign", "python -m fuzz run")
+    assert stored.started <= stored.ended
+    assert stored.facts["torch"] == "2.11" and stored.facts["device"] == "NVIDIA H200" and stored.facts["python"]
     counted: dict[str, Any] = {
         "run": run,
         "target": str(CAMPAIGN.target),
@@ -64,7 +64,7 @@ def test_what_is_stored_comes_back(ledger: Ledger) -> None:
         CaseCount(**counted, status="PASS", count=2, replays=6, seconds=0.5),
         CaseCount(**counted, status="FAIL", count=1, replays=3, seconds=0.25),
     }
-    for rows, wanted in (
+    for rows, expected in (
         (history.findings, finding_row(run)),
         (history.checks, check_row(run)),
         (history.fixes, fix_row(run)),
@@ -72,9 +72,9 @@ def test_what_is_stored_comes_back(ledger: Ledger) -> None:
     ):
         (row,) = rows
         assert row.at
-        assert replace(row, at="") == wanted
+        assert replace(row, at="") == expected
     named = [dict(zip(CASE_COLUMNS, row, strict=True)) for row in history.case_rows()]
-    assert [one["status"] for one in named] == ["PASS", "PASS", "FAIL"]
+    assert [record["status"] for record in named] == ["PASS", "PASS", "FAIL"]
     first = case_row(run, target=str(CAMPAIGN.target))
     assert named[0] | {"at": ""} == {name: getattr(first, name) for name in CASE_COLUMNS}
 
@@ -86,8 +86,8 @@ def test_a_finding_is_told_once_in_the_form_stored_last(ledger: Ledger) -> None:
     ledger.finding(finding_row(run, "first", failed=4, tried=5))
     other = ledger.begin("campaign")
     ledger.finding(finding_row(other, "first", failed=1))
-    told = [(row.run, row.fingerprint, row.failed) for row in read(ledger.path).findings]
-    assert told == [(run, "first", 4), (run, "second", 5), (other, "first", 1)]
+    rows = [(row.run, row.fingerprint, row.failed) for row in read(ledger.path).findings]
+    assert rows == [(run, "first", 4), (run, "second", 5), (other, "first", 1)]
 
 
 def test_a_reader_sees_what_was_stored_before_it_and_disturbs_nobody(ledger: Ledger) -> None:
@@ -111,13 +111,13 @@ def test_merging_joins_and_counts_nothing_twice(tmp_path: Path) -> None:
             runs.append(fill(ledger))
     sources = [tmp_path / "a.db", tmp_path / "b.db"]
     joined = merge(tmp_path / "both.db", sources)
-    assert [(one.runs, one.rows) for one in joined] == [(1, 7), (1, 7)]
+    assert [(merged_file.runs, merged_file.rows) for merged_file in joined] == [(1, 7), (1, 7)]
     once = read(tmp_path / "both.db")
     assert {run.id for run in once.runs} == set(runs)
     assert len(list(once.case_rows())) == 6
     assert len(once.findings) == len(once.checks) == len(once.fixes) == len(once.campaigns) == 2
     again = merge(tmp_path / "both.db", [*sources, tmp_path / "both.db"])
-    assert [(one.runs, one.rows) for one in again] == [(0, 0)] * 3
+    assert [(merged_file.runs, merged_file.rows) for merged_file in again] == [(0, 0)] * 3
     assert read(tmp_path / "both.db") == once
 
 
@@ -129,8 +129,8 @@ def test_merging_again_completes_a_run_that_was_under_way(tmp_path: Path) -> Non
         ledger.case(case_row(run, "FAIL"))
         ledger.end(run, {"device": "H200"})
     merge(tmp_path / "out.db", [tmp_path / "a.db"])
-    merged, own = read(tmp_path / "out.db"), read(tmp_path / "a.db")
-    assert merged.runs == own.runs and merged.cases == own.cases
+    merged, source = read(tmp_path / "out.db"), read(tmp_path / "a.db")
+    assert merged.runs == source.runs and merged.cases == source.cases
     assert merged.runs[0].ended and merged.runs[0].facts["device"] == "H200"
 
 
@@ -148,7 +148,7 @@ def test_a_sound_ledger_is_found_sound(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "message"),
     [
         ("DELETE FROM runs", "rows of cases belong to no run"),
         ("UPDATE findings SET seed_text = '{}'", "seed of finding a2dfbbbe8eea"),
@@ -157,12 +157,12 @@ def test_a_sound_ledger_is_found_sound(ledger: Ledger) -> None:
         ("UPDATE runs SET facts = 'x'", "a row makes no sense"),
     ],
 )
-def test_what_is_unsound_is_named(ledger: Ledger, statement: str, said: str) -> None:
+def test_what_is_unsound_is_named(ledger: Ledger, statement: str, message: str) -> None:
     fill(ledger)
     connection = sqlite3.connect(ledger.path)
     connection.execute(statement)
     connection.commit()
-    with pytest.raises(BadLedger, match=said):
+    with pytest.raises(BadLedger, match=message):
         check(ledger.path)
 
 
@@ -270,9 +270,9 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.returncode == 3
     assert "the disk refused the write" in ran.stderr and ran.stderr.count("\n") == 1
-    told = ran.stdout.split()
-    assert len(told) > 10
-    assert [row.fingerprint for row in check(path).findings] == told
+    words = ran.stdout.split()
+    assert len(words) > 10
+    assert [row.fingerprint for row in check(path).findings] == words
 
 
 READ_ONLY = """
@@ -308,10 +308,10 @@ def test_a_read_only_folder_can_be_read_and_says_that_it_cannot_be_written(tmp_p
         ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     finally:
         folder.chmod(0o755)
-    told = ran.stdout.splitlines()
-    assert told[0] == "1", ran.stderr
-    assert told[1].startswith(f"{path}: ") and "read-only" in told[1]
-    assert told[2].startswith(f"{path.with_name('new.db')}: ") and "read-only" in told[2]
+    lines = ran.stdout.splitlines()
+    assert lines[0] == "1", ran.stderr
+    assert lines[1].startswith(f"{path}: ") and "read-only" in lines[1]
+    assert lines[2].startswith(f"{path.with_name('new.db')}: ") and "read-only" in lines[2]
 
 
 def test_there_is_an_old_ledger_of_every_schema() -> None:

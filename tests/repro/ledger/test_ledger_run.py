@@ -47,7 +47,7 @@ def outcome(*runs: tuple[Verdict, ...], how: Termination = Termination.DONE, sgl
         case=CASE,
         target=TARGET,
         runs=runs,
-        statuses=tuple(max(verdict.status for verdict in told) for told in runs),
+        statuses=tuple(max(verdict.status for verdict in verdicts) for verdicts in runs),
         ended=End(how=how, detail="no such class"),
         facts={"sglang": sglang, "torch": "2.11"},
         seconds={"graph": 0.5, "eager": 0.25},
@@ -64,7 +64,7 @@ def test_a_seed_is_checked_against_what_it_says_of_the_release() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "oracle", "status", "failed", "where"),
+    ("result", "oracle", "status", "failed", "where"),
     [
         (outcome((FINE,), (FINE,)), "", "PASS", 0, ""),
         (outcome((PADDING, STAGED), (PADDING,)), "", "FAIL", 2, "padded rows"),
@@ -77,9 +77,9 @@ def test_a_seed_is_checked_against_what_it_says_of_the_release() -> None:
         (replace(outcome((PADDING,)), errors=("the worker ended",)), "", "ERROR", 1, "padded rows"),
     ],
 )
-def test_what_an_outcome_comes_to(told: Outcome, oracle: str, status: str, failed: int, where: str) -> None:
-    row = check_of_outcome("1", told, "", oracle)
-    assert (row.status, row.failed, row.where, row.tried) == (status, failed, where, len(told.runs))
+def test_what_an_outcome_comes_to(result: Outcome, oracle: str, status: str, failed: int, where: str) -> None:
+    row = check_of_outcome("1", result, "", oracle)
+    assert (row.status, row.failed, row.where, row.tried) == (status, failed, where, len(result.runs))
     assert (row.subject, row.target, row.runner, row.seconds) == ("seed:a.json", str(TARGET), "toy", 0.75)
     assert bool(row.reason) == (status in ("UNKNOWN", "UNSUPPORTED", "ERROR"))
     assert (row.fingerprint != "") == (failed > 0)
@@ -153,15 +153,17 @@ def test_a_campaign_and_a_replay_of_what_it_found(tmp_path: Path) -> None:
     (run,), (row,) = history.runs, history.campaigns
     assert (run.kind, row.run, row.campaign.cases) == ("campaign", run.id, 6)
     assert sum(count.count for count in history.cases) == 6
-    assert {found.fingerprint for found in row.campaign.findings} == {one.fingerprint for one in history.findings}
-    for found in row.campaign.findings:
-        (one,) = (one for one in history.findings if one.fingerprint == found.fingerprint)
-        assert (one.failed, one.tried, one.cell) == (found.failed, found.tried, found.cell)
-        assert codec.loads(one.seed_text).case == found.case
+    assert {failure.fingerprint for failure in row.campaign.findings} == {
+        finding.fingerprint for finding in history.findings
+    }
+    for failure in row.campaign.findings:
+        (stored,) = (stored for stored in history.findings if stored.fingerprint == failure.fingerprint)
+        assert (stored.failed, stored.tried, stored.cell) == (failure.failed, failure.tried, failure.cell)
+        assert codec.loads(stored.seed_text).case == failure.case
     words = [row.campaign.findings[0].seed, "--target", "stale_padding/toy", "--target", "clean/toy", "--quiet"]
     assert repro.__main__.main(["run", *words, "--ledger", str(tmp_path / "l.db")]) == 1
     history = check(tmp_path / "l.db")
-    assert [(one.target, one.status) for one in history.checks] == [
+    assert [(checked.target, checked.status) for checked in history.checks] == [
         ("stale_padding/toy", "FAIL"),
         ("clean/toy", "PASS"),
     ]
@@ -180,8 +182,8 @@ def test_a_campaign_that_told_nothing_at_its_end_is_put_together_from_its_cases(
     for name in ("target", "runner", "backend", "cases", "judged", "replays", "verdicts", "transitions"):
         assert getattr(rest, name) == getattr(whole, name), name
     assert rest.stopped == NOT_ENDED
-    assert {(one.fingerprint, one.failed, one.case, one.cell) for one in rest.findings} == {
-        (one.fingerprint, one.failed, one.case, one.cell) for one in whole.findings
+    assert {(finding.fingerprint, finding.failed, finding.case, finding.cell) for finding in rest.findings} == {
+        (finding.fingerprint, finding.failed, finding.case, finding.cell) for finding in whole.findings
     }
 
 
@@ -192,8 +194,10 @@ def test_the_workers_of_a_crew_write_into_one_run(tmp_path: Path) -> None:
     history = check(tmp_path / "l.db")
     (run,), (row,) = history.runs, history.campaigns
     assert sum(count.count for count in history.cases) == row.campaign.cases == 40
-    assert {one.fingerprint for one in history.findings} == {found.fingerprint for found in row.campaign.findings}
-    assert {one.run for one in history.findings} == {run.id}
+    assert {stored.fingerprint for stored in history.findings} == {
+        finding.fingerprint for finding in row.campaign.findings
+    }
+    assert {stored.run for stored in history.findings} == {run.id}
 
 
 @pytest.mark.slow
@@ -202,8 +206,8 @@ def test_a_hunt_tries_its_findings_on_the_other_targets(tmp_path: Path) -> None:
     assert fuzz.__main__.main([*words, "--out", str(tmp_path / "out"), "--ledger", str(tmp_path / "l.db")]) == 1
     history = check(tmp_path / "l.db")
     assert history.runs[0].kind == "hunt"
-    assert {(one.subject, one.target, one.status) for one in history.checks} == {
-        (f"finding:{one.fingerprint}", "clean/toy", "PASS") for one in history.findings
+    assert {(checked.subject, checked.target, checked.status) for checked in history.checks} == {
+        (f"finding:{finding.fingerprint}", "clean/toy", "PASS") for finding in history.findings
     }
 
 
@@ -220,11 +224,11 @@ def test_a_killed_campaign_leaves_all_that_it_told_of(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     history = check(tmp_path / "l.db")
-    assert STALE in {one.fingerprint for one in history.findings}
+    assert STALE in {stored.fingerprint for stored in history.findings}
     assert not history.runs[0].ended
     (row,) = history.campaigns
     assert row.campaign.stopped == NOT_ENDED and row.campaign.cases == sum(count.count for count in history.cases)
-    assert STALE in {found.fingerprint for found in row.campaign.findings}
+    assert STALE in {failure.fingerprint for failure in row.campaign.findings}
 
 
 @pytest.mark.slow
@@ -262,9 +266,9 @@ def test_a_bad_ledger_is_one_line_and_3(
     Path("BAD").write_text("no database " * 100)
     codec.write(Path("a.json"), Seed(case=CASE))
     assert repro.__main__.main(words) == 3
-    said = capsys.readouterr()
-    assert said.err.startswith(f"error: {words[-1]}: ") and said.err.count("\n") == 1
-    assert said.out == "" and not Path("out.db").exists()
+    output = capsys.readouterr()
+    assert output.err.startswith(f"error: {words[-1]}: ") and output.err.count("\n") == 1
+    assert output.out == "" and not Path("out.db").exists()
 
 
 @pytest.mark.slow
@@ -272,5 +276,5 @@ def test_a_campaign_on_a_bad_ledger_is_one_line_and_3(tmp_path: Path, capsys: py
     (tmp_path / "BAD").write_text("no database " * 100)
     words = ["run", "--target", "clean/toy", "--cases", "1", "--out", str(tmp_path / "out")]
     assert fuzz.__main__.main([*words, "--ledger", str(tmp_path / "BAD")]) == 3
-    said = capsys.readouterr()
-    assert "BAD: not an eagleeye ledger" in said.err and said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert "BAD: not an eagleeye ledger" in output.err and output.err.count("\n") == 1

@@ -30,14 +30,14 @@ DOUBT = Verdict(oracle="graph_equals_eager", status=Status.UNKNOWN, where="a tie
 Verdicts = Sequence[Verdict]
 
 
-def runs(*told: Verdicts | None) -> tuple[Callable[[Case], Trace], Callable[[Case, Trace], Verdicts]]:
+def runs(*verdicts_of_runs: Verdicts | None) -> tuple[Callable[[Case], Trace], Callable[[Case, Trace], Verdicts]]:
     """run and judge such that the runs come to these verdicts, one after the other; None is a run that was not made."""
-    left = list(told)
+    left = list(verdicts_of_runs)
 
     def run(case: Case) -> Trace:
         assert case == CASE
         how = Termination.ERROR if left[0] is None else Termination.DONE
-        number = len(told) - len(left)
+        number = len(verdicts_of_runs) - len(left)
         if how is Termination.ERROR:
             left.pop(0)
         return Trace(ended=End(how=how, detail="a\nno kernel here\n"), facts={"number": str(number)})
@@ -52,7 +52,7 @@ def runs(*told: Verdicts | None) -> tuple[Callable[[Case], Trace], Callable[[Cas
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("verdicts", "expected"),
     [
         ([[PADDING], [PADDING], [PADDING]], (3, 3)),
         ([[PADDING], [FINE], [DOUBT, PADDING]], (2, 3)),
@@ -63,9 +63,9 @@ def runs(*told: Verdicts | None) -> tuple[Callable[[Case], Trace], Callable[[Cas
     ],
 )
 def test_only_the_same_failure_counts_and_only_runs_that_took_place(
-    told: list[Verdicts | None], expected: tuple[int, int]
+    verdicts: list[Verdicts | None], expected: tuple[int, int]
 ) -> None:
-    run, judge = runs(*told)
+    run, judge = runs(*verdicts)
     assert confirm(run, judge, CASE, PADDING.fingerprint, 3) == expected
 
 
@@ -77,13 +77,13 @@ def test_a_doubt_about_the_same_place_is_no_failure() -> None:
     assert failure([doubt, ELSEWHERE, PADDING]) is ELSEWHERE
 
 
-def outcome(*told: Verdicts | None) -> Outcome:
-    run, judge = runs(*told)
-    return outcome_of(SEED, CASE, TARGET, run, judge, worst, len(told))
+def outcome(*verdicts: Verdicts | None) -> Outcome:
+    run, judge = runs(*verdicts)
+    return outcome_of(SEED, CASE, TARGET, run, judge, worst, len(verdicts))
 
 
 @pytest.mark.parametrize(
-    ("told", "release", "text"),
+    ("verdicts", "release", "text"),
     [
         ([[PADDING]], "0.5.10.post1", AS_EXPECTED),
         ([[FINE]], "0.5.10.post1", "expected to fail by slot0_padding"),
@@ -97,10 +97,12 @@ def outcome(*told: Verdicts | None) -> Outcome:
         ([[FINE]], "/src/sglang/python", ""),
     ],
 )
-def test_what_a_seed_expects_stands_beside_the_outcome(told: list[Verdicts | None], release: str, text: str) -> None:
+def test_what_a_seed_expects_stands_beside_the_outcome(
+    verdicts: list[Verdicts | None], release: str, text: str
+) -> None:
     about = {"expect": {"<0.5.11": "fail by slot0_padding", ">=0.5.13": "pass"}}
-    said = replace(outcome(*told), target=Target(release, "emulated"))
-    assert beside_expected(said, about) == text
+    result = replace(outcome(*verdicts), target=Target(release, "emulated"))
+    assert beside_expected(result, about) == text
 
 
 ENDED_WELL = Verdict(oracle=ENDED, status=Status.PASS)
@@ -108,7 +110,7 @@ CRASHED = Verdict(oracle=ENDED, status=Status.FAIL, where="crashed")
 
 
 @pytest.mark.parametrize(
-    ("told", "engine", "text"),
+    ("verdicts", "engine", "text"),
     [
         ([[ENDED_WELL, FINE]], "cuda", AS_EXPECTED),
         ([[ENDED_WELL]], "cuda", ""),
@@ -124,16 +126,16 @@ CRASHED = Verdict(oracle=ENDED, status=Status.FAIL, where="crashed")
     ],
 )
 def test_of_an_oracle_that_a_gpu_does_not_ask_nothing_is_expected_there(
-    told: list[Verdicts | None], engine: str, text: str
+    verdicts: list[Verdicts | None], engine: str, text: str
 ) -> None:
     """But for a run that did not come to its end, in which nothing may have been recorded for that reason."""
     about = {"expect": {"==0.5.10": "fail by slot0_padding", ">0.5.10": "fail by kv_reads"}}
-    said = replace(outcome(*told), target=Target("0.5.23", engine))
-    assert beside_expected(said, about if text != AS_EXPECTED else {"expect": {">0.5.10": "pass"}}) == text
+    result = replace(outcome(*verdicts), target=Target("0.5.23", engine))
+    assert beside_expected(result, about if text != AS_EXPECTED else {"expect": {">0.5.10": "pass"}}) == text
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "text"),
+    ("verdicts", "code", "text"),
     [
         ([[FINE]], 0, "PASS seeds/a.json on clean/toy: failed 0 of 1 runs"),
         ([[FINE], [FINE], None], 3, "PASS seeds/a.json on clean/toy: failed 0 of 2 runs"),
@@ -156,9 +158,9 @@ def test_of_an_oracle_that_a_gpu_does_not_ask_nothing_is_expected_there(
         ([None, None], 3, "ERROR seeds/a.json on clean/toy: no kernel here"),
     ],
 )
-def test_one_line_and_the_exit_code(told: list[Verdicts | None], code: int, text: str) -> None:
-    said = outcome(*told)
-    assert (said.exit_code, line(said)) == (code, text)
+def test_one_line_and_the_exit_code(verdicts: list[Verdicts | None], code: int, text: str) -> None:
+    result = outcome(*verdicts)
+    assert (result.exit_code, line(result)) == (code, text)
 
 
 def test_of_failures_seen_equally_often_the_first_oracle_is_named() -> None:

@@ -104,9 +104,9 @@ def ended(detail: str = "", how: Termination = Termination.RAISED) -> Trace:
 
 def test_the_earliest_step_and_in_it_the_earliest_oracle_is_first() -> None:
     verdicts = [CRASH, fail("staged", 2, "positions"), fail("kv_indices", 1, "kv_indices"), fail("kv_writes", 1, "kv")]
-    found = of_run(Trace(ended=End(how=Termination.DONE)), verdicts)
-    assert (found.oracle, found.cell) == ("kv_indices", verdicts[2].cell)
-    assert str(found) == "First wrong: step 1 kv_indices[1,0] is 2, expected 0 (kv_indices)."
+    divergence = of_run(Trace(ended=End(how=Termination.DONE)), verdicts)
+    assert (divergence.oracle, divergence.cell) == ("kv_indices", verdicts[2].cell)
+    assert str(divergence) == "First wrong: step 1 kv_indices[1,0] is 2, expected 0 (kv_indices)."
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_the_earliest_step_and_in_it_the_earliest_oracle_is_first() -> None:
     ],
 )
 def test_a_crash_is_said_to_come_out_at_sglangs_innermost_line(detail: str, place: str) -> None:
-    found = of_run(ended(detail), [CRASH], exact=True)
-    assert found.place == place
+    divergence = of_run(ended(detail), [CRASH], exact=True)
+    assert divergence.place == place
     at = f", at {place}" if place else ""
-    assert str(found) == (
+    assert str(divergence) == (
         f"With every launch waited for, CUDA error: an illegal memory access came out in replay of step 2{at}."
     )
     assert str(of_run(ended(), [CRASH])).startswith("CUDA error")
@@ -151,19 +151,19 @@ def test_a_report_comes_to_a_line_that_says_what_happened(detail: str, line: str
 @pytest.mark.parametrize("detail", [IN_THREAD, IN_LIBRARY])
 def test_of_what_a_dying_process_printed_the_innermost_frames_are_told(detail: str) -> None:
     outer = '  File "/site-packages/a.py", line 1 in f\n' * 900
-    told = last_words("chatter\n" * 2000 + detail + outer)
-    verdict = ended_oracle.judge(CASE, ended(told, Termination.CRASHED))
+    words = last_words("chatter\n" * 2000 + detail + outer)
+    verdict = ended_oracle.judge(CASE, ended(words, Termination.CRASHED))
     assert verdict.detail.endswith(", at sglang/srt/model_executor/runner_backend.py:123 in <lambda>."), verdict.detail
-    assert "what():  CUDA error" in told and len(told) <= 8003
+    assert "what():  CUDA error" in words and len(words) <= 8003
 
 
 def test_what_comes_out_in_the_harnesss_own_code_says_so() -> None:
     """Still a failure, and a person sees that sglang's line only led there."""
     line = '  File "/x/runners/engines/{}.py", line 7, in {}\n'
-    own, launch = line.format("staging", "hold"), line.format("cuda", "replay")
+    staging, launch = line.format("staging", "hold"), line.format("cuda", "replay")
     handed_on = line.format("guards", "__torch_function__")
     where = "step 2, at sglang/srt/speculative/eagle_draft_cuda_graph_runner.py:345 in replay"
-    copying = of_run(ended(TRACEBACK.replace("torch.Acc", f"{own}torch.Acc")), [CRASH], exact=True)
+    copying = of_run(ended(TRACEBACK.replace("torch.Acc", f"{staging}torch.Acc")), [CRASH], exact=True)
     assert f"{where}, in the harness's own code (runners/engines/staging.py:7 in hold)." in str(copying)
     for passing in (launch, handed_on):
         assert f"{where}." in str(
@@ -189,23 +189,23 @@ def test_what_establishes_nothing_says_nothing() -> None:
 
 
 def test_after_a_crash_the_run_that_waits_counts() -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     def run(case: Case) -> Trace:
-        asked.append("run")
+        questions.append("run")
         return ended()
 
     def waiting(case: Case) -> Trace:
-        asked.append("waiting")
+        questions.append("waiting")
         return ended(TRACEBACK)
 
-    found = locate(CASE, CRASH, run, lambda case, trace: [CRASH], waiting)
-    assert (asked, found.exact, "345" in found.place) == (["run", "waiting"], True, True)
+    divergence = locate(CASE, CRASH, run, lambda case, trace: [CRASH], waiting)
+    assert (questions, divergence.exact, "345" in divergence.place) == (["run", "waiting"], True, True)
     gone = locate(CASE, CRASH, run, lambda case, trace: [CRASH], lambda case: Trace(ended=End(how=Termination.DONE)))
     assert not gone.exact, "waiting drove the failure away, so it is told as it was"
     other = locate(CASE, CRASH, lambda case: Trace(ended=End(how=Termination.DONE)), lambda case, trace: [], waiting)
     assert other == FirstDivergence(), "the failure did not come back"
-    assert asked == ["run", "waiting", "run"]
+    assert questions == ["run", "waiting", "run"]
 
 
 @pytest.mark.parametrize(
@@ -221,17 +221,22 @@ def test_on_the_toy_the_planted_bug_is_first_wrong(bug: str, oracle: str, buffer
     with Pool(Target(bug, "toy")) as pool:
         verdict = failure(judge_all(CASE, pool.run(CASE)))
         assert verdict
-        found = locate_first(pool, CASE, verdict, judge_all)
-    assert found.cell
-    assert (found.oracle, found.cell.buffer, found.cell.row, found.cell.step) == (oracle, buffer, row, step)
+        divergence = locate_first(pool, CASE, verdict, judge_all)
+    assert divergence.cell
+    assert (divergence.oracle, divergence.cell.buffer, divergence.cell.row, divergence.cell.step) == (
+        oracle,
+        buffer,
+        row,
+        step,
+    )
 
 
 def test_a_crash_on_the_toy_says_where() -> None:
     with Pool(Target("crash", "toy")) as pool:
         verdict = failure(judge_all(CASE, pool.run(CASE)))
         assert verdict
-        found = locate_first(pool, CASE, verdict, judge_all)
-    assert (found.error, found.step, found.path, found.exact) == ("SIGABRT", 0, "replay", False)
+        divergence = locate_first(pool, CASE, verdict, judge_all)
+    assert (divergence.error, divergence.step, divergence.path, divergence.exact) == ("SIGABRT", 0, "replay", False)
 
 
 def test_the_pool_that_waits_is_told_so_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +304,7 @@ def test_each_access_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "11.txt").write_text(REPORT)
     assert len(reports.fresh()) == 3, "two threads of one kernel are one"
     (tmp_path / "12.txt").write_text(REPORT.replace("kernel()", "another()"))
-    assert [one.kernel for one in reports.fresh()] == ["another()"]
+    assert [access.kernel for access in reports.fresh()] == ["another()"]
 
 
 def test_where_the_program_is_looked_for(tmp_path: Path) -> None:
@@ -349,11 +354,11 @@ def test_a_run_under_the_sanitizer_names_the_kernel(
     stand_in: Path, seed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", str(seed), "--target", "crash/toy", "--sanitizer", "memcheck"]) == 1
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     assert (
-        "compute-sanitizer: Invalid __global__ write of 4 bytes in generate_draft_decode_kv_indices by thread" in said
+        "compute-sanitizer: Invalid __global__ write of 4 bytes in generate_draft_decode_kv_indices by thread" in text
     )
-    assert "SIGABRT came out in replay of step 0" in said
+    assert "SIGABRT came out in replay of step 0" in text
     called = (stand_in / "called.txt").read_text()
     assert "'--tool': 'memcheck', '--target-processes': 'all'" in called
     assert called.endswith("}"), "memory cannot be asked for while a graph is captured"
@@ -386,10 +391,10 @@ def test_without_the_sanitizer_one_clear_line(
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CUDA_HOME", raising=False)
     assert main(["run", str(seed), "--target", "clean/toy", "--sanitizer", "memcheck"]) == 3
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("error: compute-sanitizer is neither on PATH nor in CUDA_HOME/bin")
-    assert len(said.err.splitlines()) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: compute-sanitizer is neither on PATH nor in CUDA_HOME/bin")
+    assert len(output.err.splitlines()) == 1
     assert main(["run", str(seed), "--target", "clean/toy", "--sanitizer", "valgrind"]) == 3
 
 

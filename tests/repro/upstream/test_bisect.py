@@ -38,13 +38,13 @@ REFUSED = Trace(ended=End(how=Termination.UNSUPPORTED, what="NotDriven", detail=
 World = Callable[[Target], bool | None]
 
 
-def rig(world: World, said: list[str], releases: Sequence[str] = ()) -> Rig:
+def rig(world: World, lines: list[str], releases: Sequence[str] = ()) -> Rig:
     def ran(target: Target, case: Case) -> tuple[Trace, list[Verdict]]:
         bad = world(target)
         passed = Verdict(oracle=WANTED.oracle, status=Status.PASS)
         return (REFUSED if bad is None else DONE), [FAIL if bad else passed]
 
-    return rigs.rig(ran, said, releases=releases)
+    return rigs.rig(ran, lines, releases=releases)
 
 
 def test_a_failing_run_between_passing_ones_leaves_one_place() -> None:
@@ -76,9 +76,9 @@ RELEASES = tuple(f"0.5.{n}" for n in range(8, 24))
 
 
 def bisect(world: World, *arguments: str, releases: Sequence[str] = RELEASES) -> tuple[int, list[str]]:
-    said: list[str] = []
-    code = command.go(options_of(["bisect", str(SEED), *arguments]), rig(world, said, releases))
-    return code, said
+    lines: list[str] = []
+    code = command.go(options_of(["bisect", str(SEED), *arguments]), rig(world, lines, releases))
+    return code, lines
 
 
 def number(target: Target) -> int:
@@ -90,28 +90,28 @@ def number(target: Target) -> int:
 def test_every_stretch_is_found(first: int, length: int, tmp_path: Path) -> None:
     out = tmp_path / "range.json"
     code, _ = bisect(lambda target: first <= number(target) < first + length, "--json", str(out))
-    found = json.loads(out.read_text())
+    located = json.loads(out.read_text())
     assert code == 0
-    assert found["first_bad"] == f"0.5.{first}" and found["posterior"] > 0.99
-    assert found["last_good"] == (f"0.5.{first - 1}" if first > 8 else "")
-    assert found["last_bad"] == f"0.5.{min(23, first + length - 1)}"
-    assert found["first_fixed"] == (f"0.5.{first + length}" if first + length < 24 else "")
+    assert located["first_bad"] == f"0.5.{first}" and located["posterior"] > 0.99
+    assert located["last_good"] == (f"0.5.{first - 1}" if first > 8 else "")
+    assert located["last_bad"] == f"0.5.{min(23, first + length - 1)}"
+    assert located["first_fixed"] == (f"0.5.{first + length}" if first + length < 24 else "")
     if length == 20:  # the newest fails, so that nothing has to be searched for first
-        assert sum(bool(one["runs"]) for one in found["candidates"]) <= 7
+        assert sum(bool(candidate["runs"]) for candidate in located["candidates"]) <= 7
 
 
 def test_a_release_that_cannot_run_the_case_is_not_good(capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = bisect(lambda target: None if number(target) < 12 else number(target) < 15)
+    code, lines = bisect(lambda target: None if number(target) < 12 else number(target) < 15)
     assert code == 0
-    assert any(text.startswith("0.5.11: skipped: NotDriven: no such runner") for text in said)
+    assert any(text.startswith("0.5.11: skipped: NotDriven: no such runner") for text in lines)
     shown = capsys.readouterr().out
     assert "last good release: none, as old as the feature: 0.5.11 cannot run the case (NotDriven" in shown
     assert "first bad release: 0.5.12\n" in shown and "first fixed release: 0.5.15\n" in shown
 
 
 def test_the_posterior_is_told() -> None:
-    _, said = bisect(lambda target: number(target) > 20)
-    assert any("posterior of the failing stretch: 0.5.21..0.5.23 " in text for text in said)
+    _, lines = bisect(lambda target: number(target) > 20)
+    assert any("posterior of the failing stretch: 0.5.21..0.5.23 " in text for text in lines)
 
 
 def test_a_run_that_ended_before_its_oracle_could_judge_says_nothing() -> None:
@@ -145,23 +145,23 @@ def test_what_makes_no_sense_is_told_in_a_line(
         ([str(bad)], "the seed lacks about.oracle"),
     ):
         assert main(["bisect", *arguments]) == 3
-        said = capsys.readouterr().err
-        assert text in said and said.startswith("error: ") and said.count("\n") == 1
+        printed = capsys.readouterr().err
+        assert text in printed and printed.startswith("error: ") and printed.count("\n") == 1
 
 
 def test_releases_of_which_none_can_be_used_or_run_the_case() -> None:
     none = replace(rig(lambda target: True, [], RELEASES), lacks=lambda target: f"{target} lacks a package")
     with pytest.raises(BadInput, match=r"no release of the range can be used: 0\.5\.8/emulated lacks a package"):
         command.go(options_of(["bisect", str(SEED)]), none)
-    code, said = bisect(lambda target: None)
-    assert code == 2 and sum("skipped: NotDriven" in text for text in said) == len(RELEASES)
+    code, lines = bisect(lambda target: None)
+    assert code == 2 and sum("skipped: NotDriven" in text for text in lines) == len(RELEASES)
 
 
 def test_a_seed_that_names_no_target_was_found_on_no_release() -> None:
     stored = codec.read(SEED)
     assert command.found_on(stored) == "0.5.10.post1"
-    for found in ("by hand", "0.5.13", ""):
-        assert command.found_on(replace(stored, about={"found": found})) == ""
+    for target in ("by hand", "0.5.13", ""):
+        assert command.found_on(replace(stored, about={"found": target})) == ""
 
 
 COMMITS = 210
@@ -195,11 +195,11 @@ def at(target: Target) -> int:
     return int((Path(target.sglang) / "sglang" / "srt" / "number.py").read_text().split()[-1])
 
 
-def commits(repository: Path, world: World, said: list[str], *more: str) -> int:
+def commits(repository: Path, world: World, lines: list[str], *more: str) -> int:
     """A search from the first commit that changes sglang to the last."""
     good = git(repository, "rev-list", "--max-parents=0", "main")
     arguments = ["bisect", str(SEED), "--repo", str(repository), "--good", good, "--bad", "main", *more]
-    return command.go(options_of(arguments), rig(world, said))
+    return command.go(options_of(arguments), rig(world, lines))
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_the_commit_is_named_every_time(repository: Path, rate: float, searches:
 
         arguments = ("--tries", "20", "--confidence", "0.999", "--json", str(out))
         assert commits(repository, world, [], *arguments) == 0
-        found = json.loads(out.read_text())
-        right += git(repository, "show", f"{found['first_bad']}:python/sglang/srt/number.py") == f"NUMBER = {first}"
+        located = json.loads(out.read_text())
+        right += git(repository, "show", f"{located['first_bad']}:python/sglang/srt/number.py") == f"NUMBER = {first}"
         looks.append(len(seen))
     assert right == searches
     assert max(looks) <= (16 if rate == 1 else 60)
@@ -325,18 +325,18 @@ def seen_on(used: Rig, name: str, most: int, until_bad: bool) -> list[Sighting]:
 
 
 def test_a_search_may_run_out_of_runs() -> None:
-    said: list[str] = []
+    lines: list[str] = []
     candidates = [Candidate(name=release) for release in RELEASES]
-    used = rig(lambda target: number(target) > 12, said, RELEASES)
+    used = rig(lambda target: number(target) > 12, lines, RELEASES)
     search = Bisection(
         candidates=candidates,
         see=partial(seen_on, used),
-        tell=said.append,
+        tell=lines.append,
         runs=6,
     )
-    found = search.go("0.5.23")
-    assert 0.05 < found.chance < 0.9
-    assert any(f"posterior {found.chance:.2%}" in text for text in summary(found, WANTED, "release"))
+    located = search.go("0.5.23")
+    assert 0.05 < located.chance < 0.9
+    assert any(f"posterior {located.chance:.2%}" in text for text in summary(located, WANTED, "release"))
 
 
 @pytest.mark.parametrize("bad", [9, 14, 20])
@@ -349,15 +349,15 @@ def test_both_edges_are_looked_at_however_little_is_asked_for(bad: int) -> None:
         tell=lambda text: None,
         confidence=0.01,
     )
-    found = search.go("0.5.23")
+    located = search.go("0.5.23")
     runs = {candidate.name: candidate.runs for candidate in candidates}
-    assert runs[found.good] and runs[found.bad]
-    assert found.bad == f"0.5.{number(Target(found.good, 'emulated')) + 1}"
+    assert runs[located.good] and runs[located.bad]
+    assert located.bad == f"0.5.{number(Target(located.good, 'emulated')) + 1}"
 
 
 @pytest.mark.emulated("0.5.11", "0.5.12.post1", "0.5.13")
 def test_on_real_sglang(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     seed, out = SEEDS / "pr26335-uninitialised-tail.json", tmp_path / "range.json"
     assert main(["bisect", str(seed), "--from", "0.5.11", "--to", "0.5.13", "--json", str(out)]) == 0
-    found = json.loads(out.read_text())
-    assert (found["last_bad"], found["first_fixed"]) == ("0.5.12.post1", "0.5.13"), capsys.readouterr().out
+    located = json.loads(out.read_text())
+    assert (located["last_bad"], located["first_fixed"]) == ("0.5.12.post1", "0.5.13"), capsys.readouterr().out

@@ -82,48 +82,50 @@ def test_what_passes_where_it_is_mended_is_explained_and_run_once() -> None:
     world = World()
     explainer = world.explainer()
     for _ in range(3):
-        said = explainer.explain(CASE, TARGET, [STALE])
-        assert said.holds and said.issues == (ISSUE,) and said.left == ()
-    assert str(said) == "passes where known bugs are mended: rows are stale (https://example.org/1, until 2099-01-01)"
+        explained = explainer.explain(CASE, TARGET, [STALE])
+        assert explained.holds and explained.issues == (ISSUE,) and explained.left == ()
+    assert (
+        str(explained) == "passes where known bugs are mended: rows are stale (https://example.org/1, until 2099-01-01)"
+    )
     assert world.runs == [(Target("/mended", "emulated"), 1)]
-    assert to_json(said)["mended"] == ["#26335"]
+    assert to_json(explained)["mended"] == ["#26335"]
 
 
 def test_a_neighbour_with_the_same_identity_is_not_hidden() -> None:
     """The same oracle and where, on the same runner: only the experiment tells the two apart."""
-    said = World(left=(STALE,)).explainer().explain(CASE, TARGET, [STALE])
-    assert not said.holds and said.left == (STALE,)
-    assert str(said) == "still fails where known bugs are mended: slot0_padding at padded rows of a"
+    explained = World(left=(STALE,)).explainer().explain(CASE, TARGET, [STALE])
+    assert not explained.holds and explained.left == (STALE,)
+    assert str(explained) == "still fails where known bugs are mended: slot0_padding at padded rows of a"
 
 
 def test_what_is_left_may_be_another_failure() -> None:
-    said = World(left=(OTHER,)).explainer().explain(CASE, TARGET, [STALE, OTHER])
-    assert not said.holds and said.left == (OTHER,) and said.issues == (ISSUE,)
+    explained = World(left=(OTHER,)).explainer().explain(CASE, TARGET, [STALE, OTHER])
+    assert not explained.holds and explained.left == (OTHER,) and explained.issues == (ISSUE,)
     both = World(issues=(ISSUE, UNMENDED), left=(OTHER,)).explainer().explain(CASE, TARGET, [STALE, OTHER])
     assert both.holds and both.issues == (ISSUE, UNMENDED)
 
 
 def test_what_fails_with_patches_alone_is_no_failure_of_the_target() -> None:
     """A patch that breaks another runner, or a known issue in front of another bug."""
-    said = World(left=(OTHER,)).explainer().explain(CASE, TARGET, [STALE])
-    assert said.holds and said.left == () and said.only_mended == (OTHER,)
-    assert str(said).endswith("until 2099-01-01); fails there alone: slot0_padding at padded rows of b")
-    assert to_json(said)["only_mended"] == [{"oracle": "slot0_padding", "where": "padded rows of b", "detail": ""}]
+    explained = World(left=(OTHER,)).explainer().explain(CASE, TARGET, [STALE])
+    assert explained.holds and explained.left == () and explained.only_mended == (OTHER,)
+    assert str(explained).endswith("until 2099-01-01); fails there alone: slot0_padding at padded rows of b")
+    assert to_json(explained)["only_mended"] == [{"oracle": "slot0_padding", "where": "padded rows of b", "detail": ""}]
 
 
 def test_in_one_place_of_a_plan_the_first_wrong_buffer_tells_two_apart() -> None:
     plan = replace(STALE, oracle="kv_indices", where="segment of a real row")
     first, other = (replace(plan, cell=Cell(step=0, buffer=b, row=1, column=0, got="2", want="0")) for b in "cd")
-    said = World(left=(other,)).explainer().explain(CASE, TARGET, [first])
-    assert said.holds and said.only_mended == (other,)
+    explained = World(left=(other,)).explainer().explain(CASE, TARGET, [first])
+    assert explained.holds and explained.only_mended == (other,)
     assert World(left=(replace(first, detail="x"),)).explainer().explain(CASE, TARGET, [first]).left == (first,)
 
 
 def test_what_goes_away_for_no_known_issue_is_left() -> None:
     """An issue of another runner, or of setups unlike this one, speaks of no failure here: it went by chance."""
     for other in (replace(ISSUE, explains=("decode/triton staged",)), replace(ISSUE, setups=("window",))):
-        said = World(issues=(other,)).explainer().explain(CASE, TARGET, [STALE])
-        assert said.left == (STALE,) and said.issues == ()
+        explained = World(issues=(other,)).explainer().explain(CASE, TARGET, [STALE])
+        assert explained.left == (STALE,) and explained.issues == ()
 
 
 def test_of_several_issues_the_one_that_mends_it_alone_is_named() -> None:
@@ -157,11 +159,11 @@ def test_issues_that_name_more_of_what_failed_are_tried_first_and_named_where_no
 
 
 def test_what_could_not_be_put_to_the_test_is_not_explained() -> None:
-    said = World(trouble="no memory").explainer().explain(CASE, TARGET, [STALE])
-    assert not said.holds and said.left == (STALE,) and "no memory" in str(said)
+    explained = World(trouble="no memory").explainer().explain(CASE, TARGET, [STALE])
+    assert not explained.holds and explained.left == (STALE,) and "no memory" in str(explained)
     doubtful = World(left=(Verdict(oracle="kv_indices", status=Status.UNKNOWN, where="the oracle itself raised"),))
-    said = doubtful.explainer().explain(CASE, TARGET, [STALE])
-    assert not said.holds and said.left == (STALE,) and "cannot be judged" in str(said)
+    explained = doubtful.explainer().explain(CASE, TARGET, [STALE])
+    assert not explained.holds and explained.left == (STALE,) and "cannot be judged" in str(explained)
 
 
 def test_a_run_that_could_not_be_made_is_tried_again() -> None:
@@ -218,8 +220,8 @@ def test_where_nothing_mends_it_only_what_is_named_in_full_is_explained() -> Non
     ):
         for setups in (("topk > 1",), ("topk > 1", "window"), ()):
             world = World(issues=(replace(ISSUE, explains=(explains,), setups=setups),), can_be_mended=False)
-            said = world.explainer().explain(CASE, TARGET, [with_cell])
-            assert said.holds is (holds and setups == ("topk > 1",)), (explains, setups)
+            explained = world.explainer().explain(CASE, TARGET, [with_cell])
+            assert explained.holds is (holds and setups == ("topk > 1",)), (explains, setups)
             assert world.runs == []
     # A place that names its buffer is enough, and one where there is none.
     for seen in (STALE, replace(STALE, cell=replace(cell, buffer="a"))):
@@ -235,18 +237,18 @@ def test_of_an_outcome_each_failure_is_asked_for_once() -> None:
         seed=Path("a.json"), case=CASE, target=TARGET, runs=((ENDED, STALE), (ENDED, STALE)), statuses=(), ended=ended
     )
     world = World()
-    said = world.explainer().of_outcome(seen)
-    assert said is not None and said.holds and said.issues == (ISSUE,)
+    explained = world.explainer().of_outcome(seen)
+    assert explained is not None and explained.holds and explained.issues == (ISSUE,)
     # As often as it was run.
     assert world.runs == [(Target("/mended", "emulated"), 2)]
     assert world.explainer().of_outcome(replace(seen, runs=((ENDED, EQUAL),))) is None
 
 
 def test_of_several_forms_the_first_that_is_there_is_taken() -> None:
-    one, two = (Edit(file="f.py", function="f", old=f"{name}()", new=f"{name}(1)") for name in "ab")
-    backport = replace(BACKPORTS[0], forms=((one, two), (two,)))
-    assert edits_for(backport, lambda file: "def f():\n    b()\n") == (two,)
-    assert edits_for(backport, lambda file: "def f():\n    a()\n    b()\n") == (one, two)
+    first_edit, second_edit = (Edit(file="f.py", function="f", old=f"{name}()", new=f"{name}(1)") for name in "ab")
+    backport = replace(BACKPORTS[0], forms=((first_edit, second_edit), (second_edit,)))
+    assert edits_for(backport, lambda file: "def f():\n    b()\n") == (second_edit,)
+    assert edits_for(backport, lambda file: "def f():\n    a()\n    b()\n") == (first_edit, second_edit)
     assert edits_for(backport, lambda file: "def f():\n    pass\n") == ()
 
 

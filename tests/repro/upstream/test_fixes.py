@@ -58,8 +58,8 @@ def test_a_stored_seed_expects_what_the_table_says(fix: Fix, proof: Proof) -> No
 def test_what_is_missing_is_named() -> None:
     proof = Proof(runner="walk", seed="pr1-none.json", oracle="smell", engines=("cuda",), elsewhere="no legs")
     assert not_covered(proof, "emulated", ["walk"], ["smell"], stored=False) == "not on the emulated engine: no legs"
-    said = not_covered(proof, "cuda", ["draft"], ["taste"], stored=True)
-    assert said == "not covered yet: runner walk, oracle smell, seed pr1-none.json missing"
+    reason = not_covered(proof, "cuda", ["draft"], ["taste"], stored=True)
+    assert reason == "not covered yet: runner walk, oracle smell, seed pr1-none.json missing"
     assert not_covered(proof, "cuda", ["walk"], ["smell"], stored=True) == "not covered yet: seed pr1-none.json missing"
     assert not_covered(proof, "cuda", ["walk"], ["smell"], stored=False) == ""
 
@@ -101,9 +101,9 @@ def test_a_fix_can_be_taken_out_of_every_release_that_has_it(fix: Fix, release: 
             without(fix, release)
         return
     assert release in [name for removal in fix.removals for name in removal.releases]
-    found = without(fix, release)
+    texts = without(fix, release)
     assert len(fix.edits(release)) == PLACES[fix.number]
-    for file, (before, after) in found.items():
+    for file, (before, after) in texts.items():
         old, new = functions(ast.parse(before)), functions(ast.parse(after))
         assert old.keys() == new.keys()
         others = {name for name in old if old[name] != new[name]}
@@ -112,14 +112,14 @@ def test_a_fix_can_be_taken_out_of_every_release_that_has_it(fix: Fix, release: 
 
 def functions(outer: ast.AST, names: tuple[str, ...] = ()) -> dict[str, list[str]]:
     """The contents of the functions of this source, by qualified name, and of what is in none."""
-    found: dict[str, list[str]] = {}
+    bodies: dict[str, list[str]] = {}
     for node in ast.iter_child_nodes(outer):
         if isinstance(node, ast.ClassDef):
-            found |= functions(node, (*names, node.name))
+            bodies |= functions(node, (*names, node.name))
         else:
             name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ""
-            found.setdefault(".".join([*names, name]), []).append(ast.dump(node))
-    return found
+            bodies.setdefault(".".join([*names, name]), []).append(ast.dump(node))
+    return bodies
 
 
 @pytest.mark.parametrize("release", ["first", NEWEST])
@@ -136,10 +136,10 @@ def test_what_is_left_without_23037(release: str) -> None:
 @pytest.mark.parametrize("release", ["first", NEWEST])
 def test_what_is_left_without_26292(release: str) -> None:
     fix = BY_NUMBER[26292]
-    found = without(fix, fix.fixed if release == "first" else release)
-    told = {Path(file).stem: changed(*texts) for file, texts in found.items()}
+    texts_of_files = without(fix, fix.fixed if release == "first" else release)
+    differences = {Path(file).stem: changed(*texts) for file, texts in texts_of_files.items()}
     dropped = [("buffers.req_pool_indices.zero_()", "pass")]
-    assert told == {
+    assert differences == {
         "cuda_graph_buffer_registry": [
             (
                 'GraphSlot( "req_pool_indices", _bs, torch.int64, axis="bs", padding_policy=PaddingPolicy.ZERO, ),',
@@ -165,7 +165,7 @@ def test_what_is_left_without_27338(release: str) -> None:
 
 @pytest.mark.parametrize("release", ["first", NEWEST])
 def test_what_is_left_without_26335_and_26244(release: str) -> None:
-    for number, wanted in {
+    for number, difference in {
         26335: ("tgt_cache_loc = torch.zeros_like(src_cache_loc)", "tgt_cache_loc = torch.empty_like(src_cache_loc)"),
         26244: (
             "",
@@ -176,14 +176,14 @@ def test_what_is_left_without_26335_and_26244(release: str) -> None:
     }.items():
         fix = BY_NUMBER[number]
         [texts] = without(fix, fix.fixed if release == "first" else release).values()
-        assert changed(*texts) == [wanted]
+        assert changed(*texts) == [difference]
 
 
 def test_a_fix_that_is_not_known_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fixes", "--fix", "23037", "7"]) == 3
-    said = capsys.readouterr().err
-    assert said.startswith("error: --fix 7: no such fix in the table, which has 23037, ")
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: --fix 7: no such fix in the table, which has 23037, ")
+    assert error.count("\n") == 1
 
 
 def test_where_no_release_can_be_used_nothing_is_proven(
@@ -191,8 +191,8 @@ def test_where_no_release_can_be_used_nothing_is_proven(
 ) -> None:
     monkeypatch.setattr(fixes, "usable", lambda engine: ())
     assert main(["fixes", "--installed", "--engine", "cuda"]) == 3
-    told = capsys.readouterr()
-    assert told.out == "" and told.err == (
+    output = capsys.readouterr()
+    assert output.out == "" and output.err == (
         "error: no release of sglang can be used with the cuda engine here: python -m runners doctor\n"
     )
 
@@ -207,11 +207,11 @@ def test_what_cannot_be_shown_is_listed(
     monkeypatch.setattr(fixes, "FIXES", nowhere)
     out = tmp_path / "new" / "rows.json"
     assert main(["fixes", "--engine", "cuda", "--fresh", "--json", str(out)]) == 2
-    said = capsys.readouterr().out.splitlines()
-    assert said.pop() == f"0 of {len(EACH_PROOF)} proofs hold"
-    assert len(said) == len(EACH_PROOF)
-    assert said[0] == "#23037 on walk, triton, cuda: not covered yet: runner walk missing"
-    assert all(": not covered yet: " in text or ": not on the cuda engine: " in text for text in said)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.pop() == f"0 of {len(EACH_PROOF)} proofs hold"
+    assert len(lines) == len(EACH_PROOF)
+    assert lines[0] == "#23037 on walk, triton, cuda: not covered yet: runner walk missing"
+    assert all(": not covered yet: " in text or ": not on the cuda engine: " in text for text in lines)
     form = json.loads(out.read_text())
     assert form["exit_code"] == 2
     assert not any(row["covered"] for row in form["rows"])
@@ -224,17 +224,17 @@ def test_a_machine_that_lacks_something_is_no_proof(
     monkeypatch.setenv("EAGLEEYE_CACHE", str(tmp_path))
     assert "draft" in RUNNERS
     assert main(["fixes", "--fix", "23037", "--fresh"]) == 3
-    said = capsys.readouterr().out
-    assert said.startswith("#23037 on draft, triton, emulated: COULD NOT BE RUN: 0.5.10.post1 ERROR, ")
-    assert "buggy 0.5.10.post1: sglang 0.5.10.post1 is not installed; to install it: " in said
-    assert "without 0.5.11 without #23037: sglang 0.5.11 is not installed; to install it: " in said
+    text = capsys.readouterr().out
+    assert text.startswith("#23037 on draft, triton, emulated: COULD NOT BE RUN: 0.5.10.post1 ERROR, ")
+    assert "buggy 0.5.10.post1: sglang 0.5.10.post1 is not installed; to install it: " in text
+    assert "without 0.5.11 without #23037: sglang 0.5.11 is not installed; to install it: " in text
 
 
 def test_a_place_to_write_to_that_is_none_shows_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["fixes", "--json", str(tmp_path / "file" / "rows.json")]) == 3
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
 
 
 @pytest.mark.emulated("0.5.10.post1", "0.5.11", NEWEST)

@@ -65,8 +65,8 @@ def patch(tmp_path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("text", [DIFF, DIFF.replace("python/", ""), DIFF.split("\n", 1)[1]])
 def test_a_patch_is_applied_wherever_its_paths_begin(release: Path, tmp_path: Path, text: str) -> None:
-    found = applied(patch(tmp_path, text), release)
-    assert found.contents == {"sglang/srt/runner.py": RUNNER.replace("0", "1")}
+    edits = applied(patch(tmp_path, text), release)
+    assert edits.contents == {"sglang/srt/runner.py": RUNNER.replace("0", "1")}
     assert (release / "sglang" / "srt" / "runner.py").read_text() == RUNNER
 
 
@@ -90,14 +90,14 @@ def test_what_cannot_be_read_is_refused_by_its_name(
 
 
 def test_new_files_come_and_what_is_not_sglangs_own_is_left_out(release: Path, tmp_path: Path) -> None:
-    found = applied(patch(tmp_path, DIFF + NEW_FILE + OTHER), release)
-    assert set(found.contents) == {"sglang/srt/runner.py", "sglang/srt/fresh.py"}
-    assert found.contents["sglang/srt/fresh.py"] == "HERE = 1\n"
-    assert found.left_out == ("test/registered/test_runner.py",)
+    edits = applied(patch(tmp_path, DIFF + NEW_FILE + OTHER), release)
+    assert set(edits.contents) == {"sglang/srt/runner.py", "sglang/srt/fresh.py"}
+    assert edits.contents["sglang/srt/fresh.py"] == "HERE = 1\n"
+    assert edits.left_out == ("test/registered/test_runner.py",)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (DIFF.replace("rows.append(0)", "rows.append(7)"), "does not apply: patch failed: sglang/srt/runner.py:1"),
         (DIFF.replace("runner.py", "absent.py"), "does not apply: sglang/srt/absent.py: No such file"),
@@ -107,10 +107,12 @@ def test_new_files_come_and_what_is_not_sglangs_own_is_left_out(release: Path, t
         (DIFF[: DIFF.index("@@")], "does not apply: patch with only garbage"),
     ],
 )
-def test_a_patch_that_cannot_be_applied_is_told_in_a_line(release: Path, tmp_path: Path, text: str, said: str) -> None:
+def test_a_patch_that_cannot_be_applied_is_told_in_a_line(
+    release: Path, tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(Refused) as refused:
         applied(patch(tmp_path, text), release)
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
 DONE = Trace(ended=End(how=Termination.DONE))
@@ -131,8 +133,8 @@ class World:
         patched = "/" in target.sglang
         if case == CASE:
             return DONE, self.after if patched else self.before
-        own = codec.read(GUARD).about
-        passed = verdict(Status.PASS, str(own["oracle"]), "")
+        about = codec.read(GUARD).about
+        passed = verdict(Status.PASS, str(about["oracle"]), "")
         return DONE, [passed, *(self.guards if patched else ())]
 
 
@@ -164,22 +166,22 @@ OTHERWISE = verdict(Status.FAIL, "bucket", "too large")
 def test_before_and_after(
     world: World, code: int, conclusion: str, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, said = tried(world, release, tmp_path, "--no-guards", capsys=capsys)
-    assert found == code and conclusion in said
-    assert said.splitlines()[0].startswith("| seed | failure | before: 0.5.15.post1/emulated | after: with some.diff |")
+    exit_code, text = tried(world, release, tmp_path, "--no-guards", capsys=capsys)
+    assert exit_code == code and conclusion in text
+    assert text.splitlines()[0].startswith("| seed | failure | before: 0.5.15.post1/emulated | after: with some.diff |")
     assert (tmp_path / "overlays/sglang/srt/runner.py").read_text() == RUNNER.replace("0", "1")
 
 
 def test_every_other_seed_is_a_guard(release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "seen.json"
-    code, said = tried(World(FAILS, PASSES, [OTHERWISE]), release, tmp_path, "--json", str(out), capsys=capsys)
+    code, text = tried(World(FAILS, PASSES, [OTHERWISE]), release, tmp_path, "--json", str(out), capsys=capsys)
     assert code == 1
-    assert "| `pr26292-decode` (guard) |" in said and "**worse**: bucket at too large" in said
+    assert "| `pr26292-decode` (guard) |" in text and "**worse**: bucket at too large" in text
     seen = json.loads(out.read_text())
     assert len(seen["seeds"]) == len(list(SEEDS.glob("*.json"))) and seen["exit_code"] == 1
     both = World([*FAILS, OTHERWISE], [*PASSES, OTHERWISE])
-    code, said = tried(both, release, tmp_path, "--no-guards", capsys=capsys)
-    assert code == 0 and "Failures besides, on both sides: bucket at too large." in said
+    code, text = tried(both, release, tmp_path, "--no-guards", capsys=capsys)
+    assert code == 0 and "Failures besides, on both sides: bucket at too large." in text
 
 
 def test_failures_that_one_patch_removes_are_one_bug(
@@ -191,15 +193,15 @@ def test_failures_that_one_patch_removes_are_one_bug(
         patched = "/" in target.sglang
         if case not in (CASE, guard.case):
             return DONE, [verdict(Status.PASS)]
-        own = codec.read(SEED).about if case == CASE else guard.about
+        about = codec.read(SEED).about if case == CASE else guard.about
         status = Status.PASS if patched else Status.FAIL
-        return DONE, [verdict(status, str(own["oracle"]), str(own["where"]))]
+        return DONE, [verdict(status, str(about["oracle"]), str(about["where"]))]
 
     arguments = ["test", str(SEED), "--patch", str(patch(tmp_path, DIFF)), "--target", "0.5.15.post1/emulated"]
     used = rigs.rig(world, source=release, overlays=tmp_path / "overlays")
     patch_test.go(options_of(arguments), used)
-    said = capsys.readouterr().out
-    assert "One bug, since one patch removes all of these: `multi-layer-stale-padding`, `pr26292-decode`." in said
+    text = capsys.readouterr().out
+    assert "One bug, since one patch removes all of these: `multi-layer-stale-padding`, `pr26292-decode`." in text
 
 
 def test_what_makes_no_sense_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,8 +212,8 @@ def test_what_makes_no_sense_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--patch", "x.diff", "--target", "9.9.9/emulated"], "sglang 9.9.9 is not installed"),
     ):
         assert main(["test", str(SEED), *arguments]) == 3
-        said = capsys.readouterr().err
-        assert text in said and said.count("\n") == 1
+        error = capsys.readouterr().err
+        assert text in error and error.count("\n") == 1
 
 
 @pytest.mark.exhaustive

@@ -35,7 +35,7 @@ def told(trace: Trace) -> tuple[Status, str]:
 
 
 @pytest.mark.parametrize(
-    ("said", "where"),
+    ("message", "where"),
     [
         ("RuntimeError: NaN detected! draft_forward step 2", "NaN at draft_forward step N"),
         ("RuntimeError: Inf detected! draft_extend_for_prefill", "Inf at draft_extend_for_prefill"),
@@ -49,12 +49,12 @@ def told(trace: Trace) -> tuple[Status, str]:
         ("x.cu:1: block: [0,0,0] Assertion `NaN detected! verify: target model logits` failed.", "NaN at verify"),
     ],
 )
-def test_what_a_probe_said_is_named(said: str, where: str) -> None:
+def test_what_a_probe_said_is_named(message: str, where: str) -> None:
     source = '    torch._assert_async(cond, f"NaN detected! {msg}")\n'
-    status, found = told(ended(f"Traceback:\n{source}{said}\nmore"))
+    status, place = told(ended(f"Traceback:\n{source}{message}\nmore"))
     assert status is Status.FAIL
-    assert where in found
-    assert "{msg}" not in found
+    assert where in place
+    assert "{msg}" not in place
 
 
 def test_without_a_probe_that_fires_it_passes() -> None:
@@ -74,10 +74,10 @@ def test_the_variable_turns_them_on_in_every_release(monkeypatch: pytest.MonkeyP
     for name in (PROBES, *names):
         monkeypatch.delenv(name, raising=False)
     toy = Target("1", "toy")
-    for value, wanted in (("", None), ("0", None), ("1", "1")):
+    for value, variable in (("", None), ("0", None), ("1", "1")):
         monkeypatch.setenv(PROBES, value)
         environment = worker_environment(toy)
-        assert [environment.get(name) for name in names] == [wanted] * 3
+        assert [environment.get(name) for name in names] == [variable] * 3
 
 
 @pytest.mark.slow
@@ -90,10 +90,10 @@ def test_both_commands_have_an_option_for_it(
         (repro_command.main, ["run", str(seed), "--quiet"]),
         (fuzz_command.main, ["run", "--cases", "1", "--out", str(tmp_path / "out")]),
     ):
-        for option, wanted in (([], "0"), (["--probes"], "1")):
+        for option, variable in (([], "0"), (["--probes"], "1")):
             monkeypatch.setenv(PROBES, "0")
             assert command([*arguments, "--target", "clean/toy", *option]) == 0, capsys.readouterr()
-            assert os.environ[PROBES] == wanted
+            assert os.environ[PROBES] == variable
 
 
 def test_sites_are_found_in_the_source(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     target = Target(request.param, "emulated")
     with Pool(target, log=folder / "log", session="tests.builders.planting_session", variables=variables) as pool:
         found = Planted(release=request.param, pool=pool, plan=plan)
-        found.good.extend(found.run(one, True) for one in CASES)
+        found.good.extend(found.run(case, True) for case in CASES)
         yield found
 
 

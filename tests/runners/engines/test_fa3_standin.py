@@ -70,13 +70,13 @@ class Problem:
         }
 
 
-def by_definition(problem: Problem, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def by_definition(problem: Problem, arguments: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """In float64, one query and head at a time."""
-    query, table = given["q"].double(), given["page_table"].tolist()
-    keys, values = (given[name].double().flatten(0, 1) for name in ("k_cache", "v_cache"))
+    query, table = arguments["q"].double(), arguments["page_table"].tolist()
+    keys, values = (arguments[name].double().flatten(0, 1) for name in ("k_cache", "v_cache"))
     heads, groups = problem.heads
     if problem.latent:
-        query, keys = torch.cat((given["qv"].double(), query), -1), torch.cat((values, keys), -1)
+        query, keys = torch.cat((arguments["qv"].double(), query), -1), torch.cat((values, keys), -1)
     out = query.new_zeros((len(query), heads, values.shape[-1]))
     logs = torch.full((heads, len(query)), -math.inf, dtype=torch.float64)
     row = 0
@@ -84,14 +84,14 @@ def by_definition(problem: Problem, given: dict[str, Any]) -> tuple[torch.Tensor
         size = problem.page_size
         slots = [table[sequence][place // size] * size + place % size for place in range(length)]
         for number in range(count):
-            own = length - count + number
+            position = length - count + number
             left, right = problem.window
             seen = [
                 slot
                 for place, slot in enumerate(slots)
-                if (not problem.causal or place <= own)
-                and (left < 0 or place >= own - left)
-                and (right < 0 or place <= own + right)
+                if (not problem.causal or place <= position)
+                and (left < 0 or place >= position - left)
+                and (right < 0 or place <= position + right)
             ]
             for head in range(heads if seen else 0):
                 scores = keys[seen, head * groups // heads] @ query[row, head] / 8
@@ -122,14 +122,14 @@ PROBLEMS = [
 ]
 
 
-def compare(problem: Problem, found: tuple[torch.Tensor, torch.Tensor], device: str = "cpu") -> None:
-    given = problem.arguments()
-    out, logs = by_definition(problem, given)
-    assert found[0].dtype == problem.dtype and found[1].dtype == torch.float32
-    assert (found[0].double().cpu() - out).abs().max() < VALUES[problem.dtype]
-    assert torch.equal(torch.isneginf(found[1]).cpu(), torch.isneginf(logs))
+def compare(problem: Problem, results: tuple[torch.Tensor, torch.Tensor], device: str = "cpu") -> None:
+    arguments = problem.arguments()
+    out, logs = by_definition(problem, arguments)
+    assert results[0].dtype == problem.dtype and results[1].dtype == torch.float32
+    assert (results[0].double().cpu() - out).abs().max() < VALUES[problem.dtype]
+    assert torch.equal(torch.isneginf(results[1]).cpu(), torch.isneginf(logs))
     there = ~torch.isneginf(logs)
-    assert (found[1].double().cpu() - logs)[there].abs().max() < LOGS
+    assert (results[1].double().cpu() - logs)[there].abs().max() < LOGS
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
@@ -145,14 +145,14 @@ def test_the_comparison_sees_what_is_wrong() -> None:
 
 def test_two_calls_merge_into_one() -> None:
     """The prefix without a mask and the rest with one, as for a tree; one part of it empty."""
-    given = replace(PLAIN, page_size=1, counts=(1, 1, 1), lengths=(1, 9, 4), causal=False).arguments()
-    whole, _ = fa3.flash_attn_with_kvcache(**given)
+    arguments = replace(PLAIN, page_size=1, counts=(1, 1, 1), lengths=(1, 9, 4), causal=False).arguments()
+    whole, _ = fa3.flash_attn_with_kvcache(**arguments)
     first = torch.tensor([0, 5, 4], dtype=torch.int32)
     parts = []
-    for lengths, begins in ((first, [0, 0, 0]), (given["cache_seqlens"] - first, first.tolist())):
-        rows = zip(given["page_table"], begins, strict=True)
+    for lengths, begins in ((first, [0, 0, 0]), (arguments["cache_seqlens"] - first, first.tolist())):
+        rows = zip(arguments["page_table"], begins, strict=True)
         table = torch.stack([row.roll(-begin) for row, begin in rows])
-        out, logs = fa3.flash_attn_with_kvcache(**given | {"cache_seqlens": lengths, "page_table": table})
+        out, logs = fa3.flash_attn_with_kvcache(**arguments | {"cache_seqlens": lengths, "page_table": table})
         parts += [out, logs.T.contiguous()]
     merged, logs = fa3.merge_state_v2(*parts)
     assert (merged.float() - whole.float()).abs().max() < VALUES[torch.float16]
@@ -174,35 +174,35 @@ def seen() -> Iterator[Callable[[], set[str]]]:
 
 
 def test_a_long_row_goes_on_into_the_next(seen: Callable[[], set[str]]) -> None:
-    given = replace(PLAIN, counts=(1, 1), lengths=(8, 8), page_size=4, spare_columns=0).arguments()
-    given["cache_seqlens"][0] = 16
-    both = given["page_table"].reshape(1, -1)
-    wide = {"page_table": both, "q": given["q"][:1], "cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32)}
-    wanted, _ = fa3.flash_attn_with_kvcache(**given | wide | {"cache_seqlens": given["cache_seqlens"][:1]})
-    assert torch.equal(fa3.flash_attn_with_kvcache(**given)[0][0], wanted[0])
+    arguments = replace(PLAIN, counts=(1, 1), lengths=(8, 8), page_size=4, spare_columns=0).arguments()
+    arguments["cache_seqlens"][0] = 16
+    both = arguments["page_table"].reshape(1, -1)
+    wide = {"page_table": both, "q": arguments["q"][:1], "cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32)}
+    expected, _ = fa3.flash_attn_with_kvcache(**arguments | wide | {"cache_seqlens": arguments["cache_seqlens"][:1]})
+    assert torch.equal(fa3.flash_attn_with_kvcache(**arguments)[0][0], expected[0])
     assert seen() == set()
 
 
 def test_what_is_read_outside_is_nan(seen: Callable[[], set[str]]) -> None:
-    given = replace(PLAIN, counts=(1, 1), lengths=(8, 8), page_size=4, spare_columns=0).arguments()
-    given["cache_seqlens"][1] = 12
-    out, _ = fa3.flash_attn_with_kvcache(**given)
+    arguments = replace(PLAIN, counts=(1, 1), lengths=(8, 8), page_size=4, spare_columns=0).arguments()
+    arguments["cache_seqlens"][1] = 12
+    out, _ = fa3.flash_attn_with_kvcache(**arguments)
     assert out[0].isfinite().all() and out[1].isnan().all()
     assert seen() == {"load outside page_table in fa3_paged_attention"}
-    given["cache_seqlens"][1], given["page_table"][1, 0] = 8, 10**6
-    assert fa3.flash_attn_with_kvcache(**given)[0][1].isnan().all()
+    arguments["cache_seqlens"][1], arguments["page_table"][1, 0] = 8, 10**6
+    assert fa3.flash_attn_with_kvcache(**arguments)[0][1].isnan().all()
     assert seen() == {"load outside k_cache in fa3_paged_attention"}
 
 
 def test_queries_of_no_sequence_are_nan() -> None:
-    given = PLAIN.arguments()
-    given["cu_seqlens_q"][-1] -= 1
-    assert fa3.flash_attn_with_kvcache(**given)[0][-1].isnan().all()
+    arguments = PLAIN.arguments()
+    arguments["cu_seqlens_q"][-1] -= 1
+    assert fa3.flash_attn_with_kvcache(**arguments)[0][-1].isnan().all()
 
 
 def test_a_schedule_of_other_lengths_is_a_finding(seen: Callable[[], set[str]]) -> None:
-    given = replace(PLAIN, counts=(1, 1, 1, 1)).arguments()
-    asked: dict[str, Any] = {
+    arguments = replace(PLAIN, counts=(1, 1, 1, 1)).arguments()
+    shape: dict[str, Any] = {
         "batch_size": 4,
         "num_heads": 4,
         "num_heads_k": 2,
@@ -210,33 +210,33 @@ def test_a_schedule_of_other_lengths_is_a_finding(seen: Callable[[], set[str]]) 
         "page_size": 4,
         "num_splits": 0,
     }
-    made = fa3.get_scheduler_metadata(cache_seqlens=given["cache_seqlens"], **asked)
+    made = fa3.get_scheduler_metadata(cache_seqlens=arguments["cache_seqlens"], **shape)
     assert len(made) <= 1 + 4 * 4  # what sglang has room for
     with pytest.raises(RuntimeError, match="int32"):
-        fa3.flash_attn_with_kvcache(**given, scheduler_metadata=made.long())
+        fa3.flash_attn_with_kvcache(**arguments, scheduler_metadata=made.long())
     for name, value in {"num_heads": 1, "num_heads_k": 1, "headdim": 8, "page_size": 1}.items():
-        other = fa3.get_scheduler_metadata(cache_seqlens=given["cache_seqlens"], **asked | {name: value})
-        fa3.flash_attn_with_kvcache(**given, scheduler_metadata=other)
+        other = fa3.get_scheduler_metadata(cache_seqlens=arguments["cache_seqlens"], **shape | {name: value})
+        fa3.flash_attn_with_kvcache(**arguments, scheduler_metadata=other)
         assert seen() == {"schedule of other heads or pages in fa3_paged_attention"}
-    fa3.flash_attn_with_kvcache(**given | {"window_size": (7, 0)}, scheduler_metadata=made)
+    fa3.flash_attn_with_kvcache(**arguments | {"window_size": (7, 0)}, scheduler_metadata=made)
     assert seen() == {"schedule of another window in fa3_paged_attention"}
-    fa3.flash_attn_with_kvcache(**given, scheduler_metadata=made)
+    fa3.flash_attn_with_kvcache(**arguments, scheduler_metadata=made)
     assert seen() == set()
-    given["cache_seqlens"][2] += 1
-    fa3.flash_attn_with_kvcache(**given, scheduler_metadata=made)
+    arguments["cache_seqlens"][2] += 1
+    fa3.flash_attn_with_kvcache(**arguments, scheduler_metadata=made)
     assert seen() == {"schedule of other lengths in fa3_paged_attention"}
 
 
 def test_a_graph_reads_tables_and_lengths_when_it_is_replayed() -> None:
-    given = PLAIN.arguments()
-    held = Graph()
-    with graph(held):
-        out, _ = fa3.flash_attn_with_kvcache(**given)
-    given["cache_seqlens"] += 1
-    given["page_table"].copy_(given["page_table"].flip(1))
-    held.replay()
-    assert held.calls < 5
-    assert torch.equal(out, fa3.flash_attn_with_kvcache(**given)[0])
+    arguments = PLAIN.arguments()
+    recording = Graph()
+    with graph(recording):
+        out, _ = fa3.flash_attn_with_kvcache(**arguments)
+    arguments["cache_seqlens"] += 1
+    arguments["page_table"].copy_(arguments["page_table"].flip(1))
+    recording.replay()
+    assert recording.calls < 5
+    assert torch.equal(out, fa3.flash_attn_with_kvcache(**arguments)[0])
 
 
 @pytest.mark.parametrize(
@@ -253,9 +253,9 @@ def test_a_graph_reads_tables_and_lengths_when_it_is_replayed() -> None:
     ],
 )
 def test_what_the_kernels_refuse_is_refused(name: str, change: Callable[[Any], Any], words: str) -> None:
-    given = PLAIN.arguments()
+    arguments = PLAIN.arguments()
     with pytest.raises(RuntimeError, match=words):
-        fa3.flash_attn_with_kvcache(**given | {name: change(given[name])})
+        fa3.flash_attn_with_kvcache(**arguments | {name: change(arguments[name])})
 
 
 @pytest.mark.parametrize("name", ["k", "k_descale", "cache_batch_idx"])
@@ -273,8 +273,8 @@ def real() -> Any:
 
 
 def on_gpu(problem: Problem) -> dict[str, Any]:
-    given = problem.arguments()
-    return {name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    arguments = problem.arguments()
+    return {name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
 
 
 @pytest.mark.cuda
@@ -286,14 +286,14 @@ def test_the_real_kernels_give_what_attention_is(problem: Problem) -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["cache_seqlens", "page_table", "cu_seqlens_q"])
 def test_the_real_kernels_refuse_other_integers(name: str) -> None:
-    given = on_gpu(PLAIN)
+    arguments = on_gpu(PLAIN)
     with pytest.raises(RuntimeError):
-        real().flash_attn_with_kvcache(**given | {name: given[name].long()})
+        real().flash_attn_with_kvcache(**arguments | {name: arguments[name].long()})
 
 
 @pytest.mark.cuda
 def test_the_real_schedule_fits_the_room_that_sglang_has_for_it() -> None:
-    given = on_gpu(replace(PLAIN, counts=(1, 1, 1, 1)))
+    arguments = on_gpu(replace(PLAIN, counts=(1, 1, 1, 1)))
     made = real().get_scheduler_metadata(
         batch_size=4,
         max_seqlen_q=1,
@@ -301,9 +301,9 @@ def test_the_real_schedule_fits_the_room_that_sglang_has_for_it() -> None:
         num_heads=4,
         num_heads_k=2,
         headdim=64,
-        cache_seqlens=given["cache_seqlens"],
+        cache_seqlens=arguments["cache_seqlens"],
         qkv_dtype=torch.float16,
-        cu_seqlens_q=given["cu_seqlens_q"],
+        cu_seqlens_q=arguments["cu_seqlens_q"],
         page_size=4,
         causal=True,
         has_softcap=False,

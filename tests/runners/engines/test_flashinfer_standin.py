@@ -39,48 +39,48 @@ solver = Solver(StandIn(), "cpu")
 
 def short_problem(number: int, head_dim: int, dtype: torch.dtype) -> Problem:
     """The first from this number on without a long sequence."""
-    found = problem(number, head_dim, dtype)
-    return found if max(found.lengths) < LONGEST else short_problem(number + 1000, head_dim, dtype)
+    candidate = problem(number, head_dim, dtype)
+    return candidate if max(candidate.lengths) < LONGEST else short_problem(number + 1000, head_dim, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("number", range(4))
 def test_wrappers_give_what_attention_is(number: int, head_dim: int, dtype: torch.dtype) -> None:
-    one = short_problem(number, head_dim, dtype)
-    found = solver.solve(one)
-    assert len(found) == 28
-    assert list(differences(found, by_definition(one), dtype)) == []
+    posed = short_problem(number, head_dim, dtype)
+    solution = solver.solve(posed)
+    assert len(solution) == 28
+    assert list(differences(solution, by_definition(posed), dtype)) == []
 
 
 def test_problems_differ_in_all_that_matters() -> None:
     drawn = [problem(number, 64) for number in range(40)]
-    assert {one.page_size for one in drawn} == {1, 4, 16}
-    assert len({one.heads for one in drawn}) == 6
-    assert max(len(one.counts) for one in drawn) > 4 and max(max(one.counts) for one in drawn) > 6
-    assert {1, 700} <= {length for one in drawn for length in one.lengths}
+    assert {posed.page_size for posed in drawn} == {1, 4, 16}
+    assert len({posed.heads for posed in drawn}) == 6
+    assert max(len(posed.counts) for posed in drawn) > 4 and max(max(posed.counts) for posed in drawn) > 6
+    assert {1, 700} <= {length for posed in drawn for length in posed.lengths}
 
 
 def test_the_comparison_sees_what_is_wrong() -> None:
     """Masks that let everything through, a scale that is off by a twentieth, and pages in another order."""
-    one = long_enough(0)
-    right = by_definition(one)
+    posed = long_enough(0)
+    right = by_definition(posed)
 
     def seen_in(wrong: Problem) -> set[str]:
         return {name for name, _ in differences(solver.solve(wrong), right, torch.float16)}
 
     masked = {f"prefill masked{graph}{what}" for graph in ("", " graph") for what in ("", " again", " logs")}
-    assert seen_in(replace(one, masks=tuple(np.ones_like(mask) for mask in one.masks))) == masked
-    assert seen_in(replace(one, scale=one.scale * 1.05)) == right.keys()
-    shifted = replace(one, pages=tuple(pages[::-1].copy() for pages in one.pages))
+    assert seen_in(replace(posed, masks=tuple(np.ones_like(mask) for mask in posed.masks))) == masked
+    assert seen_in(replace(posed, scale=posed.scale * 1.05)) == right.keys()
+    shifted = replace(posed, pages=tuple(pages[::-1].copy() for pages in posed.pages))
     assert seen_in(shifted) >= {"prefill causal", "prefill masked", "prefill masked graph"}
 
 
 def long_enough(number: int) -> Problem:
     """With a mask that hides something, and a sequence of several pages."""
-    one = short_problem(number, 64, torch.float16)
-    told = any(not mask.all() for mask in one.masks) and max(pages.size for pages in one.pages) > 2
-    return one if told else long_enough(number + 1)
+    candidate = short_problem(number, 64, torch.float16)
+    masked = any(not mask.all() for mask in candidate.masks) and max(pages.size for pages in candidate.pages) > 2
+    return candidate if masked else long_enough(number + 1)
 
 
 @pytest.mark.parametrize(("window", "cap"), [(3, 0.0), (-1, 2.0), (5, 1.5)])
@@ -91,15 +91,15 @@ def test_a_planned_window_and_cap(window: int, cap: float) -> None:
     query, key, value = (torch.randn(n, 1, 64) for n in (queries, length, length))
     wrapper = BatchPrefillWithRaggedKVCacheWrapper(solver.workspace)
     starts = (torch.tensor([0, queries], dtype=torch.int32), torch.tensor([0, length], dtype=torch.int32))
-    given: dict[str, Any] = {"causal": True, "window_left": window, "logits_soft_cap": cap, "sm_scale": scale}
-    wrapper.plan(*starts, 1, 1, 64, q_data_type=torch.float32, **given)
-    found = wrapper.run(query, key, value)
+    options: dict[str, Any] = {"causal": True, "window_left": window, "logits_soft_cap": cap, "sm_scale": scale}
+    wrapper.plan(*starts, 1, 1, 64, q_data_type=torch.float32, **options)
+    output = wrapper.run(query, key, value)
     behind = torch.arange(queries)[:, None] + length - queries - torch.arange(length)
     seen = (behind >= 0) & ((behind <= window) | (window < 0))
     scores = (query[:, 0] @ key[:, 0].T) * scale
     scores = cap * torch.tanh(scores / cap) if cap else scores
     want = torch.softmax(scores.masked_fill(~seen, -math.inf), -1) @ value[:, 0]
-    torch.testing.assert_close(found[:, 0], want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(output[:, 0], want, rtol=1e-5, atol=1e-5)
 
 
 def test_a_row_without_keys_is_zero_and_weighs_nothing() -> None:
@@ -116,10 +116,10 @@ def decoded(
     query: torch.Tensor, cache: torch.Tensor, starts: list[int], pages: list[int] | torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Over a cache of pages of one token, from these page numbers."""
-    held = pages if isinstance(pages, torch.Tensor) else torch.tensor(pages, dtype=torch.int32)
+    numbers = pages if isinstance(pages, torch.Tensor) else torch.tensor(pages, dtype=torch.int32)
     rows, indptr = (torch.tensor(list(values), dtype=torch.int32) for values in (range(len(query) + 1), starts))
     last = torch.ones(len(query), dtype=torch.int32)
-    out, logs = paged_attention(query, cache, cache, rows, indptr, held, last, None, None, False, -1, 0.0, 0.125)
+    out, logs = paged_attention(query, cache, cache, rows, indptr, numbers, last, None, None, False, -1, 0.0, 0.125)
     return out, logs
 
 
@@ -181,8 +181,8 @@ def fixed(count: int, room: int = 8) -> tuple[BatchDecodeWithPagedKVCacheWrapper
 
 
 def plan_of(starts: list[int], pages: list[int]) -> tuple[Any, ...]:
-    held = (torch.tensor(starts, dtype=torch.int32), torch.tensor(pages, dtype=torch.int32))
-    return (*held, torch.ones(len(starts) - 1, dtype=torch.int32), 2, 2, 64, 1)
+    tensors = (torch.tensor(starts, dtype=torch.int32), torch.tensor(pages, dtype=torch.int32))
+    return (*tensors, torch.ones(len(starts) - 1, dtype=torch.int32), 2, 2, 64, 1)
 
 
 TYPES = {"q_data_type": torch.float32, "data_type": torch.float32}
@@ -256,6 +256,6 @@ def test_flashinfer_itself_gives_the_same(cuda_target: Target) -> None:
         command, env=worker_environment(cuda_target), capture_output=True, text=True, check=False, timeout=900
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    told = json.loads(ran.stdout.splitlines()[-1])
-    assert told["differences"] == []
-    assert (told["solved"], told["parts"]) == (2 * GPU_PROBLEMS, 2 * GPU_PROBLEMS * 28)
+    totals = json.loads(ran.stdout.splitlines()[-1])
+    assert totals["differences"] == []
+    assert (totals["solved"], totals["parts"]) == (2 * GPU_PROBLEMS, 2 * GPU_PROBLEMS * 28)

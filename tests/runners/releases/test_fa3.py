@@ -46,15 +46,15 @@ def case(**changes: object) -> Case:
     """Three calls: a bucket that is not full, a prefix that ends with its page, and a full bucket."""
     batches = ([(1, 9), (2, 16), (3, 5)], [(2, 17)], [(1, 11), (4, 7), (2, 20), (3, 8)])
     steps = [Step(requests=tuple(Request(slot=s, seq_len=n, data=n) for s, n in batch)) for batch in batches]
-    found = Case(setup=replace(SETUP, **changes), steps=tuple(steps))  # type: ignore[arg-type]  # of any field
-    assert problems(found) == []
-    return found
+    built = Case(setup=replace(SETUP, **changes), steps=tuple(steps))  # type: ignore[arg-type]  # of any field
+    assert problems(built) == []
+    return built
 
 
 def call(table: list[list[int]], lengths: list[int], starts: list[int], **more: object) -> Call:
-    given: dict[str, object] = {"page_size": 2, "causal": False, "window": (-1, -1), "is_part": False, **more}
+    arguments: dict[str, object] = {"page_size": 2, "causal": False, "window": (-1, -1), "is_part": False, **more}
     numbers = [torch.tensor(part, dtype=torch.int32) for part in (table, lengths, starts)]
-    return Call(page_table=numbers[0], lengths=numbers[1], query_starts=numbers[2], **given)  # type: ignore[arg-type]  # of any field
+    return Call(page_table=numbers[0], lengths=numbers[1], query_starts=numbers[2], **arguments)  # type: ignore[arg-type]  # of any field
 
 
 def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypat
     kernel = heard.listened(standin.flash_attn_with_kvcache)
     for sequences, each in ((2, 3), (3, 2)):
         cache = torch.zeros(4, 2, 1, 64, dtype=torch.float16)
-        given = {
+        arguments = {
             "q": torch.zeros(6, 1, 64, dtype=torch.float16),
             "k_cache": cache,
             "v_cache": cache,
@@ -73,7 +73,7 @@ def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypat
         }
         for captured in (False, True):
             monkeypatch.setattr(engine, "capturing", lambda captured=captured: captured)
-            kernel(**given)
+            kernel(**arguments)
     assert [len(heard.of(6, count)[0].lengths) for count in (3, 2, 5)] == [3, 2, 2]
     with pytest.raises(IndexError, match="no graph of 7 queries"):
         heard.of(7, 1)
@@ -99,33 +99,33 @@ def test_where_a_gpu_has_none_of_its_kernels_that_is_trouble_of_ours(monkeypatch
 
 
 def test_a_table_of_pages_becomes_slots() -> None:
-    found = metadata([call([[3, 1], [2, 5]], [3, 4], [0, 1, 2])], queries=2, each=1, used=9)
-    assert found["kv_indptr"].tolist() == [[0, 3, 7]]
-    assert found["kv_indices"].tolist() == [[6, 7, 2, 4, 5, 10, 11, FOREIGN, FOREIGN]]
-    assert found["page_rows"].tolist() == [[0, 0, 3, 4], [0, 1, 4, 4]]
+    arrays = metadata([call([[3, 1], [2, 5]], [3, 4], [0, 1, 2])], queries=2, each=1, used=9)
+    assert arrays["kv_indptr"].tolist() == [[0, 3, 7]]
+    assert arrays["kv_indices"].tolist() == [[6, 7, 2, 4, 5, 10, 11, FOREIGN, FOREIGN]]
+    assert arrays["page_rows"].tolist() == [[0, 0, 3, 4], [0, 1, 4, 4]]
 
 
 def test_a_row_that_is_too_long_goes_on_into_the_next_one_and_then_nowhere() -> None:
-    found = metadata([call([[3], [2]], [3, 3], [0, 1, 2])], queries=2, each=1, used=0)
-    assert found["kv_indices"].tolist() == [[6, 7, 4, 4, 5, FOREIGN]]
-    assert found["page_rows"].tolist() == [[0, 0, 3, 2], [0, 1, 3, 2]]
+    arrays = metadata([call([[3], [2]], [3, 3], [0, 1, 2])], queries=2, each=1, used=0)
+    assert arrays["kv_indices"].tolist() == [[6, 7, 4, 4, 5, FOREIGN]]
+    assert arrays["page_rows"].tolist() == [[0, 0, 3, 2], [0, 1, 3, 2]]
 
 
 def test_merged_calls_are_one() -> None:
     """A prefix that a sequence's queries share, and a row for each query."""
     shared = call([[3], [1]], [2, 1], [0, 2, 4], is_part=True)
-    own = call([[8, 0], [8, 9], [6, 0], [7, 0]], [1, 2, 1, 1], [0, 1, 2, 3, 4], page_size=1, is_part=True)
-    found = metadata([shared, own], queries=4, each=2, used=0)
-    assert found["kv_indices"].tolist() == [[6, 7, 8, 9, 2, 6, 7]]
-    assert found["kv_indptr"].tolist() == [[0, 4, 7]]
-    assert found["qo_indptr"].tolist() == [[0, 2, 4]]
-    assert found["mask_indptr"].tolist() == [0, 8, 14]
-    assert found["custom_mask"].tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 1, 0, 1]
+    branch = call([[8, 0], [8, 9], [6, 0], [7, 0]], [1, 2, 1, 1], [0, 1, 2, 3, 4], page_size=1, is_part=True)
+    arrays = metadata([shared, branch], queries=4, each=2, used=0)
+    assert arrays["kv_indices"].tolist() == [[6, 7, 8, 9, 2, 6, 7]]
+    assert arrays["kv_indptr"].tolist() == [[0, 4, 7]]
+    assert arrays["qo_indptr"].tolist() == [[0, 2, 4]]
+    assert arrays["mask_indptr"].tolist() == [0, 8, 14]
+    assert arrays["custom_mask"].tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 1, 0, 1]
 
 
 def test_a_slot_that_is_read_twice_is_two_keys() -> None:
-    found = metadata([call([[3, 3]], [4], [0, 2])], queries=2, each=2, used=0)
-    assert found["kv_indices"].tolist() == [[6, 7, 6, 7]]
+    arrays = metadata([call([[3, 3]], [4], [0, 2])], queries=2, each=2, used=0)
+    assert arrays["kv_indices"].tolist() == [[6, 7, 6, 7]]
 
 
 def test_what_a_query_does_not_see_is_not_read() -> None:
@@ -194,10 +194,10 @@ def test_slots_of_a_sliding_layer_that_are_not_translated_are_seen(opened: Pool)
             "if False:",
         )
     )
-    asked = CASES["verify, a sliding and a full layer"]
+    chosen = CASES["verify, a sliding and a full layer"]
     with Pool(opened.target) as pool:
         pool.change({"edit": planted.change()})
-        failing = {(v.oracle, v.where) for v in judge_all(asked, pool.run(asked)) if v.status is Status.FAIL}
+        failing = {(v.oracle, v.where) for v in judge_all(chosen, pool.run(chosen)) if v.status is Status.FAIL}
     assert ("kv_indices", "segment of a real row, window") in failing
 
 

@@ -49,23 +49,23 @@ def test_the_record_is_complete(trace: Trace) -> None:
     first = "topk_p" in trace.path(0, "launch")
     buffers = {"req_pool_indices", "seq_lens", "positions", "seq_lens_cpu", "hidden_states"}
     buffers |= FIRST_DRAFTS if first else {"bonus_tokens"}
-    for number, one in enumerate((FULL, PADDED, ONE)):
-        count = len(one.requests)
-        launch, given = trace.path(number, "launch"), trace.path(number, "input")
+    for number, batch in enumerate((FULL, PADDED, ONE)):
+        count = len(batch.requests)
+        launch, inputs = trace.path(number, "launch"), trace.path(number, "input")
         assert launch.keys() == buffers | {"bs", "raw_bs"}
         assert (int(launch["raw_bs"]), int(launch["bs"])) == (count, SETUP.bucket(count))
         for name in ("req_pool_indices", "seq_lens", "positions", "seq_lens_cpu"):
             assert launch[name].shape == (SETUP.max_bs, topk)
         assert launch["hidden_states"].shape == (SETUP.max_bs, hidden)
-        assert given["seq_lens"].tolist() == [[request.seq_len] * topk for request in one.requests]
-        assert given["req_pool_indices"].tolist() == [[request.slot] * topk for request in one.requests]
+        assert inputs["seq_lens"].tolist() == [[request.seq_len] * topk for request in batch.requests]
+        assert inputs["req_pool_indices"].tolist() == [[request.slot] * topk for request in batch.requests]
         names = {"kv_indptr", "kv_indices", "window_kv_indptr", "window_kv_indices"}
         assert trace.path(number, "metadata").keys() == names
         for path in ("graph", "eager"):
-            found = trace.path(number, path)
-            assert found["tokens"].shape == (count, SETUP.num_draft_tokens - 1)
-            assert set(found["tokens"].flatten().tolist()) <= set(range(SETUP.vocab_size))
-            assert found["kv_slots"].size == 0, "frozen"
+            recorded = trace.path(number, path)
+            assert recorded["tokens"].shape == (count, SETUP.num_draft_tokens - 1)
+            assert set(recorded["tokens"].flatten().tolist()) <= set(range(SETUP.vocab_size))
+            assert recorded["kv_slots"].size == 0, "frozen"
         assert int(trace.path(number, "guard")["intact"]) > 1000
     table = trace.get(-1, "input", "req_to_token")
     assert table is not None
@@ -82,18 +82,18 @@ def test_the_record_is_complete(trace: Trace) -> None:
     ids=str,
 )
 def test_other_setups(changes: dict[str, object], pool: Pool, release: str) -> None:
-    one = case(FULL, PADDED, ONE, **changes)
-    trace = pool.run(one)
+    varied = case(FULL, PADDED, ONE, **changes)
+    trace = pool.run(varied)
     assert trace.ended.how is Termination.DONE, trace.ended
     here = trace.facts["sglang"]
     known = may_fail("frozen_kv_mtp", "triton", here, trace.facts["engine"])
-    assert must_fail("frozen_kv_mtp", "triton", here) <= failures(one, trace).keys() <= known
+    assert must_fail("frozen_kv_mtp", "triton", here) <= failures(varied, trace).keys() <= known
 
 
 def window_trace(indptr: list[int], indices: list[int]) -> tuple[Case, Trace]:
     """One request of ten tokens without branches; what a sliding layer was told."""
-    one = case(step((1, 10, 1)), topk=1, num_draft_tokens=4, capture_bs=(1,), slots=1)
-    table = req_to_token(one.setup)
+    sample = case(step((1, 10, 1)), topk=1, num_draft_tokens=4, capture_bs=(1,), slots=1)
+    table = req_to_token(sample.setup)
     scalars = {"bs": 1, "raw_bs": 1}
     arrays = {
         "kv_indptr": np.array([[0, 10]]),
@@ -107,31 +107,31 @@ def window_trace(indptr: list[int], indices: list[int]) -> tuple[Case, Trace]:
         *(RecordedArray(step=0, path="launch", name=name, array=np.asarray(value)) for name, value in scalars.items()),
         *(RecordedArray(step=0, path="metadata", name=name, array=array) for name, array in arrays.items()),
     ]
-    return one, Trace(ended=End(how=Termination.DONE), seen=tuple(seen))
+    return sample, Trace(ended=End(how=Termination.DONE), seen=tuple(seen))
 
 
 def test_a_window_is_the_end_of_the_prefix() -> None:
-    one, sound = window_trace([0, WINDOW], list(range(10 - WINDOW, 10)))
-    assert kv_indices.judge(one, sound).status is Status.PASS
-    assert metadata_shape.judge(one, sound).status is Status.PASS
-    one, early = window_trace([0, WINDOW], list(range(9 - WINDOW, 9)))
-    verdict = kv_indices.judge(one, early)
+    sample, sound = window_trace([0, WINDOW], list(range(10 - WINDOW, 10)))
+    assert kv_indices.judge(sample, sound).status is Status.PASS
+    assert metadata_shape.judge(sample, sound).status is Status.PASS
+    sample, early = window_trace([0, WINDOW], list(range(9 - WINDOW, 9)))
+    verdict = kv_indices.judge(sample, early)
     assert (verdict.status, verdict.where) == (Status.FAIL, "segment of a real row, window")
     assert verdict.cell is not None
     assert (verdict.cell.buffer, verdict.cell.column) == ("window_kv_indices", 0)
-    one, long = window_trace([0, WINDOW + 1], list(range(9 - WINDOW, 10)))
-    assert metadata_shape.judge(one, long).where == "length of a real row, window"
+    sample, long = window_trace([0, WINDOW + 1], list(range(9 - WINDOW, 10)))
+    assert metadata_shape.judge(sample, long).where == "length of a real row, window"
 
 
 def test_a_runner_that_is_given_no_slots_must_write_none() -> None:
-    one, _ = window_trace([0, WINDOW], list(range(10 - WINDOW, 10)))
+    sample, _ = window_trace([0, WINDOW], list(range(10 - WINDOW, 10)))
 
     def judged(*slots: int) -> set[tuple[Status, str]]:
         seen = [
             RecordedArray(step=0, path=path, name="kv_slots", array=np.array(slots, dtype=np.int64))
             for path in ("graph", "eager")
         ]
-        said = kv_writes.judge(one, Trace(ended=End(how=Termination.DONE), seen=tuple(seen)))
+        said = kv_writes.judge(sample, Trace(ended=End(how=Termination.DONE), seen=tuple(seen)))
         return {(verdict.status, verdict.where) for verdict in ((said,) if isinstance(said, Verdict) else said)}
 
     assert judged() == {(Status.PASS, "")}

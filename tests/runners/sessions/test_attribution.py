@@ -103,13 +103,13 @@ def test_the_innermost_frame_tells(files: tuple[str, ...], error: str, ours: boo
     run = code(files[-1], RAISES.format(error))
     for path in reversed(files[:-1]):
         run = code(path, CALLS, inner=run)
-    found = raised(run)
+    raised_error = raised(run)
     if ours:
-        place = rf"{type(found).__name__}: .* \(runners/.*\.py:\d+\)"
+        place = rf"{type(raised_error).__name__}: .* \(runners/.*\.py:\d+\)"
         with pytest.raises(HarnessError, match=place):
-            raise_harness_error(found)
+            raise_harness_error(raised_error)
     else:
-        raise_harness_error(found)
+        raise_harness_error(raised_error)
 
 
 def test_what_torch_raises_while_writes_are_noted_is_sglangs() -> None:
@@ -120,10 +120,10 @@ def test_what_torch_raises_while_writes_are_noted_is_sglangs() -> None:
             self.path = text
 
     with noted({}, 0, Noting()):
-        found = raised(code(SGLANG, "def f():\n    torch.zeros(2).copy_(torch.zeros(3))", torch=torch))
-    names = [frame.name for frame in traceback.extract_tb(found.__traceback__)]
+        raised_error = raised(code(SGLANG, "def f():\n    torch.zeros(2).copy_(torch.zeros(3))", torch=torch))
+    names = [frame.name for frame in traceback.extract_tb(raised_error.__traceback__)]
     assert "__torch_dispatch__" in names
-    raise_harness_error(found)
+    raise_harness_error(raised_error)
 
 
 def test_what_a_kernel_does_with_an_absent_argument_is_sglangs_mistake() -> None:
@@ -136,9 +136,9 @@ def test_what_a_kernel_does_with_an_absent_argument_is_sglangs_mistake() -> None
             inner=semantic,
             x=argument,
         )
-        found = raised(code(SGLANG, CALLS, inner=bound))
+        raised_error = raised(code(SGLANG, CALLS, inner=bound))
         with pytest.raises(HarnessError) if ours else contextlib.nullcontext():
-            raise_harness_error(found)
+            raise_harness_error(raised_error)
 
 
 def test_a_constructor_that_takes_other_arguments_is_the_adapters_mistake() -> None:
@@ -187,10 +187,10 @@ def test_the_device_is_asked_before_another_error_is_believed(monkeypatch: pytes
 
     monkeypatch.setattr(engine, "synchronize", failed)
     for error in (HarnessError("a mistake"), Unsupported("not here"), KeyError("slot"), None):
-        found = raised(partial(wait, error))
-        assert isinstance(found, torch.AcceleratorError) and found.__cause__ is error
-    own = SglangError(torch.AcceleratorError(ILLEGAL))
-    assert raised(partial(wait, own)) is own, "it says so itself"
+        raised_error = raised(partial(wait, error))
+        assert isinstance(raised_error, torch.AcceleratorError) and raised_error.__cause__ is error
+    device_error = SglangError(torch.AcceleratorError(ILLEGAL))
+    assert raised(partial(wait, device_error)) is device_error, "it says so itself"
 
     def captures() -> None:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
@@ -278,9 +278,9 @@ def test_a_refusal_is_where_its_row_says(refusal: Refusal) -> None:
 def test_a_package_that_is_left_out_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "Cannot find model module. 'DeepseekV3ForCausalLMNextN' is not a registered model in the library"
     drafts = replace(SETUP, algorithm="NEXTN", dtype="float16")
-    for found, said in ((None, f"cutlass is not installed: {words}"), (object(), "")):
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
-        assert refused(drafts, ValueError(words)) == said
+    for spec, reason in ((None, f"cutlass is not installed: {words}"), (object(), "")):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
+        assert refused(drafts, ValueError(words)) == reason
     assert refused(SETUP, ValueError(words)) == ""
 
 
@@ -342,6 +342,6 @@ def test_a_backend_that_cannot_be_made_is_a_failure() -> None:
         "ValueError",
         "building the attention backend",
     )
-    [verdict] = [one for one in judge_all(case, trace) if one.status is Status.FAIL]
+    [verdict] = [judged for judged in judge_all(case, trace) if judged.status is Status.FAIL]
     assert (verdict.oracle, verdict.where) == ("ended", "raised ValueError in building the attention backend")
     assert verdict.detail.endswith("before the first step: ValueError: planted.")

@@ -93,11 +93,11 @@ def captured(runner: Runner) -> Captured:
     """A session around it, as Captured makes one around sglang."""
 
     @contextlib.contextmanager
-    def launching(own: Any, launched: Callable[[], None]) -> Iterator[None]:
+    def launching(replaying: Any, launched: Callable[[], None]) -> Iterator[None]:
         runner.launched = launched
         yield
 
-    def graph(own: Any, batch: Any) -> Outputs:
+    def graph(replaying: Any, batch: Any) -> Outputs:
         runner.bs, runner.raw_bs = 4, len(batch.tensors["seq_lens"])
         runner.launched()
         return runner.graph(runner, batch.tensors)
@@ -113,8 +113,8 @@ def captured(runner: Runner) -> Captured:
         others=lambda live: [],
         input_buffers=lambda replayed: SimpleNamespace(**replayed.buffers),
         configs=lambda setup: ({}, {}),
-        static=lambda live, own: {},
-        metadata=lambda live, own, bs, rows: {"kv_indptr": torch.arange(9)},
+        static=lambda live, graph_runner: {},
+        metadata=lambda live, graph_runner, bs, rows: {"kv_indptr": torch.arange(9)},
         prefix=lambda setup, request: request.seq_len,
         launching=launching,
     )
@@ -148,10 +148,10 @@ class NoOpinion(ThirdOpinion):
 
 
 def told_of(session: Captured, number: int = 0, *more: Observer) -> Told:
-    told = Told()
+    record = Told()
     observers = [*(seeing(session) for seeing in OBSERVERS), *more]
-    Run(session, observers, number, Asked(requests=REQUESTS), told).run()
-    return told
+    Run(session, observers, number, Asked(requests=REQUESTS), record).run()
+    return record
 
 
 @pytest.fixture(autouse=True)
@@ -194,38 +194,40 @@ def test_hooks_are_called_in_the_order_of_a_step() -> None:
 
 
 def test_both_paths_are_recorded(way: None) -> None:
-    told = told_of(captured(Runner(attend, attend)), number=1)
+    record = told_of(captured(Runner(attend, attend)), number=1)
     batch = given(SETUP, req_to_token(SETUP), REQUESTS)
     for name in NAMES:
-        assert told.seen[1, "input", name].tolist() == batch[name].squeeze().tolist(), name
-        assert told.seen[1, "before", name].ravel().tolist() == batch[name].ravel().tolist(), name
-        assert told.seen[1, "launch", name].shape[0] == SETUP.max_bs
+        assert record.seen[1, "input", name].tolist() == batch[name].squeeze().tolist(), name
+        assert record.seen[1, "before", name].ravel().tolist() == batch[name].ravel().tolist(), name
+        assert record.seen[1, "launch", name].shape[0] == SETUP.max_bs
     slots = np.unique(batch["out_cache_loc"])
     for path in ("graph", "eager"):
-        assert told.seen[1, path, "tokens"].tolist() == [18, 34, 10]
-        assert told.seen[1, path, "kv_slots"].tolist() == slots.tolist()
-    assert told.seen[1, "eager", "kv_same"] == 1
-    assert (1, "graph", "kv_rows") not in told.seen
-    assert told.seen[1, "guard", "intact"] == sum(len(bands.read()) for bands in captured(Runner(attend, attend)).bands)
-    assert told.places == [(1, "graph"), (1, "replay"), (1, "eager")]
+        assert record.seen[1, path, "tokens"].tolist() == [18, 34, 10]
+        assert record.seen[1, path, "kv_slots"].tolist() == slots.tolist()
+    assert record.seen[1, "eager", "kv_same"] == 1
+    assert (1, "graph", "kv_rows") not in record.seen
+    assert record.seen[1, "guard", "intact"] == sum(
+        len(bands.read()) for bands in captured(Runner(attend, attend)).bands
+    )
+    assert record.places == [(1, "graph"), (1, "replay"), (1, "eager")]
 
 
 def test_a_difference_is_recorded_with_its_rows_and_its_noise(way: None) -> None:
     def astray(runner: Runner, batch: Mapping[str, torch.Tensor]) -> Outputs:
-        found = attend(runner, batch)
+        outputs = attend(runner, batch)
         runner.kv[1][7, 1, 3] = -0.0 if runner.kv[1][7, 1, 3] == 0 else 4.0
-        return found
+        return outputs
 
-    told = told_of(captured(Runner(astray, attend)))
-    slots = [told.seen[0, path, "kv_slots"].tolist() for path in ("graph", "eager")]
+    record = told_of(captured(Runner(astray, attend)))
+    slots = [record.seen[0, path, "kv_slots"].tolist() for path in ("graph", "eager")]
     assert sorted({*slots[0], *slots[1]} - ({*slots[0]} & {*slots[1]})) == [7]
-    rows = told.seen[0, "graph", "kv_rows"]
+    rows = record.seen[0, "graph", "kv_rows"]
     assert rows.shape == (len(slots[0]), 2 * 32)
-    assert (0, "eager", "kv_same") not in told.seen
+    assert (0, "eager", "kv_same") not in record.seen
     for path in ("eager_again", "eager_nudged_up", "eager_nudged_down"):
-        found = told.seen[0, path, "kv_slots"].tolist()
+        changed = record.seen[0, path, "kv_slots"].tolist()
         # A padded row's batch writes into slot 0.
-        assert [slot for slot in found if slot] == slots[1]
+        assert [slot for slot in changed if slot] == slots[1]
 
 
 def test_what_padded_rows_write_into_slot_0_is_no_difference(way: None) -> None:
@@ -233,9 +235,9 @@ def test_what_padded_rows_write_into_slot_0_is_no_difference(way: None) -> None:
         runner.kv[0][0] = 5.0
         return attend(runner, batch)
 
-    told = told_of(captured(Runner(padding, attend)))
-    assert told.seen[0, "eager", "kv_same"] == 1
-    assert told.seen[0, "graph", "kv_slots"][0] == 0
+    record = told_of(captured(Runner(padding, attend)))
+    assert record.seen[0, "eager", "kv_same"] == 1
+    assert record.seen[0, "graph", "kv_slots"][0] == 0
 
 
 def test_eager_starts_from_the_memory_that_graph_started_from(way: None) -> None:
@@ -243,37 +245,37 @@ def test_eager_starts_from_the_memory_that_graph_started_from(way: None) -> None
         runner.kv[0][5] += 1
         return {"tokens": runner.kv[0][5, 0, :1].repeat(len(batch["seq_lens"]))}
 
-    told = told_of(captured(Runner(counting, counting)))
-    assert told.seen[0, "graph", "tokens"].tolist() == told.seen[0, "eager", "tokens"].tolist()
+    record = told_of(captured(Runner(counting, counting)))
+    assert record.seen[0, "graph", "tokens"].tolist() == record.seen[0, "eager", "tokens"].tolist()
 
 
 def test_a_broken_band_is_recorded_as_it_was_after_the_graph(way: None) -> None:
     runner = Runner(attend, attend)
     session = captured(runner)
 
-    def overrun(own: Runner, batch: Mapping[str, torch.Tensor]) -> Outputs:
+    def overrun(driven: Runner, batch: Mapping[str, torch.Tensor]) -> Outputs:
         session.bands[0].slices[3][0] = 1
-        return attend(own, batch)
+        return attend(driven, batch)
 
-    def mending(own: Runner, batch: Mapping[str, torch.Tensor]) -> Outputs:
+    def mending(driven: Runner, batch: Mapping[str, torch.Tensor]) -> Outputs:
         session.bands[0].slices[3][0] = 0x5A
-        return attend(own, batch)
+        return attend(driven, batch)
 
     runner.graph, runner.eager = overrun, mending
-    told = told_of(session)
+    record = told_of(session)
     name = session.bands[0].names[1]
-    band, want = told.seen[0, "guard", name], told.seen[0, "guard", f"{name}.want"]
+    band, want = record.seen[0, "guard", name], record.seen[0, "guard", f"{name}.want"]
     assert np.flatnonzero(band != want).tolist() == [band.size // 2]
 
 
 def test_a_caller_whose_tensors_are_changed_is_recorded_before_and_after(way: None) -> None:
     def careless(runner: Runner, batch: Mapping[str, torch.Tensor]) -> Outputs:
-        found = attend(runner, batch)
+        outputs = attend(runner, batch)
         batch["positions"].add_(1)
-        return found
+        return outputs
 
-    told = told_of(captured(Runner(careless, attend)))
-    before, after, eager = (told.seen[0, path, "positions"] for path in ("before", "after_graph", "after_eager"))
+    record = told_of(captured(Runner(careless, attend)))
+    before, after, eager = (record.seen[0, path, "positions"] for path in ("before", "after_graph", "after_eager"))
     assert (after == before + 1).all()
     assert (eager == before).all()
 
@@ -304,7 +306,7 @@ def test_what_a_cache_is_filled_with_is_a_window_of_noise_for_every_request_and_
     values = noise()
     for number, rows in enumerate(want):
         width = rows.shape[1]
-        begins = [(own, window(request.data, f"prefix{number}")) for request, own in prefixes]
+        begins = [(slots_of_request, window(request.data, f"prefix{number}")) for request, slots_of_request in prefixes]
         for slots, begin in [*begins, (drafts, window(4, f"stale{number}"))]:
             for place, slot in enumerate(slots):
                 rows[slot] = values[(begin + place * width + np.arange(width)) % NOISE_SIZE]
@@ -324,8 +326,8 @@ def test_a_cache_of_several_kinds_of_tensor_is_compared_alike(layers: int) -> No
     assert not any(tensor.any() for tensor in kv)
     kv[-1][6, 0, 0], kv[1][5, 0] = -0.0, float("nan")
     snapshots.take(snapshots.EAGER)
-    found = [slots.nonzero().flatten().tolist() for slots in snapshots.compare()]
-    assert found == [[3, 5], [5, 6], [3, 6]]
+    changed = [slots.nonzero().flatten().tolist() for slots in snapshots.compare()]
+    assert changed == [[3, 5], [5, 6], [3, 6]]
 
 
 # Those that only look at memory in another way.
@@ -383,9 +385,9 @@ def test_a_step_launches_little_besides_the_work_itself(layers: int, monkeypatch
 def test_a_step_in_which_all_on_the_device_is_without_rows_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle batch: what has no bytes on the device is not copied there, whichever device that is, and is told."""
     monkeypatch.setattr(staging, "waits", lambda tensor: True)
-    told = Told()
-    buffer = staging.StagingBuffer(told, 3)
+    record = Told()
+    buffer = staging.StagingBuffer(record, 3)
     buffer.see("given", "tokens", torch.empty(0, 4, dtype=torch.int64, device="meta"))
     came = buffer.flush()
-    assert told.seen[3, "given", "tokens"].shape == (0, 4)
+    assert record.seen[3, "given", "tokens"].shape == (0, 4)
     assert came["given", "tokens"].dtype == np.int64
