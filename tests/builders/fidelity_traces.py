@@ -25,9 +25,9 @@ def agreement_of(limit: Limit = across_engines) -> Agreement:
     return Agreement(names=("here/toy", "there/toy"), limit=limit, overall=overall, of_some=OF_SOME_ENGINES)
 
 
-def compared(one: Trace, other: Trace) -> Agreement:
+def compared(left: Trace, other: Trace) -> Agreement:
     agreement = agreement_of()
-    agreement.add(seen(one), seen(other))
+    agreement.add(seen(left), seen(other))
     return agreement
 
 
@@ -38,7 +38,9 @@ def seen(trace: Trace, case: Case = CASE) -> Observation:
 
 def with_variant(trace: Trace, step: int, name: str, change: Callable[[Any], Any]) -> Trace:
     """The trace with an eager pass in which noise has changed one output."""
-    nudged = [replace(one, path="eager_nudged_up") for one in trace.seen if (one.step, one.path) == (step, "eager")]
+    nudged = [
+        replace(array, path="eager_nudged_up") for array in trace.seen if (array.step, array.path) == (step, "eager")
+    ]
     return changed(replace(trace, seen=(*trace.seen, *nudged)), step, "eager_nudged_up", name, change)
 
 
@@ -54,12 +56,12 @@ def with_scores(trace: Trace, step: int = 0, change: Callable[[Any], Any] | None
 
 def slot_of(step: int, row: int) -> tuple[int, int]:
     """The place in kv_rows of a KV slot that this request's drafts wrote, and the slot."""
-    given, slots = TRACE.get(step, "input", "out_cache_loc"), TRACE.get(step, "eager", "kv_slots")
-    assert given is not None and slots is not None
-    mine = set(given[row].tolist())
+    slots_given, slots = TRACE.get(step, "input", "out_cache_loc"), TRACE.get(step, "eager", "kv_slots")
+    assert slots_given is not None and slots is not None
+    mine = set(slots_given[row].tolist())
     return next((place, slot) for place, slot in enumerate(slots.tolist()) if slot in mine)
 
 
 def without_rows(trace: Trace) -> Trace:
     """The trace of a worker that was not asked for all rows."""
-    return replace(trace, seen=tuple(one for one in trace.seen if one.name != "kv_rows"))
+    return replace(trace, seen=tuple(array for array in trace.seen if array.name != "kv_rows"))

@@ -153,10 +153,10 @@ def findings(count: int) -> tuple[CampaignFinding, ...]:
         "hidden_states",
         "kv_indptr",
     )
-    found = []
+    rows = []
     for number, (name, shape) in zip(range(count), itertools.cycle(itertools.product(names, shapes)), strict=False):
         oracle, where, cell, case = shape
-        found.append(
+        rows.append(
             replace(
                 stale,
                 fingerprint=f"{number:04x}c0ffee{number:02x}",
@@ -170,15 +170,15 @@ def findings(count: int) -> tuple[CampaignFinding, ...]:
                 target=f"{RELEASES[number % 7]}/{ENGINES[number % 2]}",
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def excerpts() -> tuple[Excerpt, ...]:
     """A buffer that holds a stale row, and outputs of which one differs."""
 
     def row(name: str, graph: str, eager: str) -> Excerpt:
-        one, other = tuple(graph.split()), tuple(eager.split())
-        return Excerpt(step=1, name=name, row=0, column=0, width=len(one), graph=one, eager=other)
+        graph_row, other = tuple(graph.split()), tuple(eager.split())
+        return Excerpt(step=1, name=name, row=0, column=0, width=len(graph_row), graph=graph_row, eager=other)
 
     return (
         row("req_pool_indices", "2", "0"),
@@ -190,15 +190,17 @@ def excerpts() -> tuple[Excerpt, ...]:
 
 def history(count: int, rows: list[tuple[str, str, str, str, int, int, str, str, int, float, str]]) -> History:
     """With so many findings, the last of them new, over four nights."""
-    found = findings(count)
+    rows_of_findings = findings(count)
     by_target: dict[str, list[CampaignFinding]] = {}
-    for one in found:
-        by_target.setdefault(one.target, []).append(one)
+    for finding in rows_of_findings:
+        by_target.setdefault(finding.target, []).append(finding)
     campaigns = []
     for number, run in enumerate(RUNS[2:]):
         for release, engine in itertools.product(RELEASES, ENGINES):
             target = Target(release, engine)
-            here = tuple(one for one in by_target.get(str(target), []) if number or one is not found[-1])
+            here = tuple(
+                finding for finding in by_target.get(str(target), []) if number or finding is not rows_of_findings[-1]
+            )
             whole = campaign(target, here, len(here))
             started = at(run, 60)[:19] + "+00:00"
             campaigns.append(
@@ -214,21 +216,21 @@ def history(count: int, rows: list[tuple[str, str, str, str, int, int, str, str,
         findings=tuple(
             FindingRow(
                 run=row.run,
-                target=one.target,
-                fingerprint=one.fingerprint,
-                runner=one.case.setup.runner,
-                backend=one.case.setup.backend,
-                oracle=one.oracle,
-                where=one.where,
-                detail=one.detail,
-                seed_text=dumps(Seed(case=one.case)),
-                failed=one.failed,
-                tried=one.tried,
-                cell=one.cell,
+                target=finding.target,
+                fingerprint=finding.fingerprint,
+                runner=finding.case.setup.runner,
+                backend=finding.case.setup.backend,
+                oracle=finding.oracle,
+                where=finding.where,
+                detail=finding.detail,
+                seed_text=dumps(Seed(case=finding.case)),
+                failed=finding.failed,
+                tried=finding.tried,
+                cell=finding.cell,
                 at=row.at,
             )
             for row in campaigns
-            for one in row.campaign.findings
+            for finding in row.campaign.findings
         ),
         checks=tuple(checks()),
         fixes=tuple(fixes()),

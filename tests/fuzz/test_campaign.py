@@ -106,11 +106,11 @@ def test_what_does_not_come_back_stays_and_is_tried_again() -> None:
     world = World(fails=lambda case: [FAIL], fails_fresh=lambda case: [])
     done = world.go()
     assert done.stopped == "cases"
-    (found,) = done.findings
-    assert found.failed == 0
-    assert found.tried in (FIRST_TRIES, 2 * FIRST_TRIES)
-    assert found.cases == 40
-    assert found.at_case == 1
+    (finding,) = done.findings
+    assert finding.failed == 0
+    assert finding.tried in (FIRST_TRIES, 2 * FIRST_TRIES)
+    assert finding.cases == 40
+    assert finding.at_case == 1
     # The first attempt has nothing before it; those after it also try the case behind what its session had run.
     assert world.log.count("keep") == 2 * ATTEMPTS_MAX
     assert world.log.count("fresh") <= FIRST_TRIES * (2 * ATTEMPTS_MAX)
@@ -126,15 +126,15 @@ def test_failure_that_needs_earlier_cases_of_its_session() -> None:
 
     def fails(case: Case) -> list[Verdict]:
         lived[:] = [*lived, case] if lived and lived[-1].setup == case.setup else [case]
-        return [FAIL] if sum(len(one.steps) for one in lived) >= 7 else []
+        return [FAIL] if sum(len(case_run.steps) for case_run in lived) >= 7 else []
 
     world = World(fails=fails, fails_fresh=lambda case: [FAIL] if len(case.steps) >= 7 else [])
     done = world.go(replace(PLAN, stop_at_first=True, shrink_runs=300))
-    (found,) = done.findings
-    assert (found.failed, found.tried) == (3, 3)
+    (finding,) = done.findings
+    assert (finding.failed, finding.tried) == (3, 3)
     # Shrunk in the kept session it came down to nothing; in processes of their own the true minimum was found.
-    assert len(found.case.steps) == 7
-    assert problems(found.case) == []
+    assert len(finding.case.steps) == 7
+    assert problems(finding.case) == []
 
 
 @pytest.mark.parametrize("ends_before, candidates", [(Termination.DONE, 2), (Termination.CRASHED, 1)])
@@ -160,15 +160,15 @@ def test_another_setup_is_another_session() -> None:
 def test_led_up_takes_what_fits() -> None:
     case = next(drawn())
     step = case.steps[:1]
-    one, last = replace(case, steps=step * 30), replace(case, steps=step * 5)
+    long_case, last = replace(case, steps=step * 30), replace(case, steps=step * 5)
     assert led_up([], last) is None
     assert led_up([replace(case, steps=step * STEPS_MAX)], last) is None
-    joined = led_up([one, one, one], last)
+    joined = led_up([long_case, long_case, long_case], last)
     assert joined is not None
     assert len(joined.steps) == 35
-    joined = led_up([one, last], last)
+    joined = led_up([long_case, last], last)
     assert joined is not None
-    assert joined.steps == one.steps + last.steps + last.steps
+    assert joined.steps == long_case.steps + last.steps + last.steps
 
 
 @pytest.mark.parametrize("at", [("run", 1), ("run", 7)])
@@ -202,10 +202,10 @@ def test_interrupted_during_triage_keeps_the_best_so_far(number: int) -> None:
             assert world.log.count(name) < number
             continue
         assert done.stopped == "interrupted"
-        (found,) = done.findings
-        assert found.case == world.kept[-1].case
+        (finding,) = done.findings
+        assert finding.case == world.kept[-1].case
         # Only an interruption within the very first storing leaves no path.
-        assert bool(found.seed) == ((name, number) != ("keep", 1))
+        assert bool(finding.seed) == ((name, number) != ("keep", 1))
 
 
 def test_interrupted_while_shrinking() -> None:
@@ -344,19 +344,19 @@ def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
 @pytest.mark.slow
 def test_toy_stale_padding_from_draw_to_seed_file(tmp_path: Path) -> None:
     done = toy_campaign("stale_padding", tmp_path, 24)
-    (found,) = done.findings
-    assert found.where == "padded rows of req_pool_indices"
+    (finding,) = done.findings
+    assert finding.where == "padded rows of req_pool_indices"
     stale = [f"slot0_padding: padded rows of {name}" for name in ("topk_p", "topk_index", "hidden_states")]
-    assert list(found.consequences[:3]) == stale
-    assert (found.failed, found.tried) == (3, 3)
-    assert [len(step.requests) for step in found.case.steps] == [2, 1]
-    seed = codec.read(Path(found.seed))
-    assert seed.case == found.case
+    assert list(finding.consequences[:3]) == stale
+    assert (finding.failed, finding.tried) == (3, 3)
+    assert [len(step.requests) for step in finding.case.steps] == [2, 1]
+    seed = codec.read(Path(finding.seed))
+    assert seed.case == finding.case
     assert seed.about["oracle"] == "slot0_padding"
     assert str(seed.about["consequences"]).startswith("; ".join(stale))
     # The detail of a confirmed finding says where it began.
-    first = f"First wrong: {found.cell} (slot0_padding)."
-    assert found.detail.endswith(first)
+    first = f"First wrong: {finding.cell} (slot0_padding)."
+    assert finding.detail.endswith(first)
     assert str(seed.about["detail"]).endswith(first)
     assert done.judged == done.cases == 24
 

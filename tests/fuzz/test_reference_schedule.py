@@ -27,10 +27,10 @@ def case(*batches: tuple[int, ...], data: int = 0) -> Case:
     return Case(setup=SETUP, steps=tuple(Step(requests=tuple(step)) for step in steps))
 
 
-def novel(schedule: ReferenceSchedule, asked: Case) -> set[int]:
+def novel(schedule: ReferenceSchedule, drawn: Case) -> set[int]:
     """The steps that are asked and not drawn by lot."""
-    schedule.draw([asked])
-    return {n for n in schedule.steps(asked) or () if asked.steps[n].requests}
+    schedule.draw([drawn])
+    return {n for n in schedule.steps(drawn) or () if drawn.steps[n].requests}
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def test_the_first_case_is_asked_whole_and_others_where_states_meet(schedule: Re
 def test_a_case_is_asked_alike_until_it_has_been_run(schedule: ReferenceSchedule) -> None:
     first, second = case((5, 6)), case((9, 10), (9, 10, 11), data=1)
     schedule.draw([first, second])
-    asked = schedule.steps(second)
+    steps = schedule.steps(second)
     schedule.draw([second])
-    assert schedule.steps(second) == asked == (1,)
+    assert schedule.steps(second) == steps == (1,)
     schedule.end(second)
     assert schedule.steps(second) is None, "whoever runs it again asks in all steps"
 
@@ -72,7 +72,7 @@ def test_counts_bound_what_it_costs(engine: str, backend: str) -> None:
 
 
 def test_what_meets_in_a_step() -> None:
-    names = {one for one, other in met_in(case((5, 6), (8,)), 1) if one == other}
+    names = {feature for feature, other in met_in(case((5, 6), (8,)), 1) if feature == other}
     assert names == {"bucket 2", "padded", "a page begins", "pages of several tokens", "a tree"}
     drawn = [is_drawn("a digest", step, 32) for step in range(6400)]
     assert drawn == [is_drawn("a digest", step, 32) for step in range(6400)]
@@ -87,10 +87,10 @@ def asked_in(trace: Trace) -> set[int]:
 def test_sessions_ask_where_they_are_told_to() -> None:
     setup = replace(SETUP, runner="toy", page_size=1)
     cases = [replace(case((5, 6), (7, 8), (9,), data=n), setup=setup) for n in range(4)]
-    told = {cases[0]: (1,), cases[1]: (), cases[2]: (0, 2)}
-    with Pool(Target("clean", "toy"), asks=told.get) as pool:
+    steps_by_case = {cases[0]: (1,), cases[1]: (), cases[2]: (0, 2)}
+    with Pool(Target("clean", "toy"), asks=steps_by_case.get) as pool:
         pool.send(cases[1:])
-        assert [asked_in(pool.run(one)) for one in cases] == [{1}, set(), {0, 2}, {0, 1, 2}]
+        assert [asked_in(pool.run(run_case)) for run_case in cases] == [{1}, set(), {0, 2}, {0, 1, 2}]
 
 
 @pytest.mark.slow

@@ -115,53 +115,53 @@ def by_the_kernel() -> None:
 
 def said_of(work: Callable[[list[str]], object]) -> list[str]:
     """The messages of the work until an interrupt ends it."""
-    said: list[str] = []
+    lines: list[str] = []
     elsewhere = threading.Event()
     threading.Thread(target=elsewhere.wait, daemon=True).start()  # as numpy's: it would take what main holds back
-    assert ended(lambda: int(bool(work(said)))) == ExitCode.ERROR, "it was not interrupted"
+    assert ended(lambda: int(bool(work(lines)))) == ExitCode.ERROR, "it was not interrupted"
     elsewhere.set()
-    return said
+    return lines
 
 
 def test_what_is_held_is_done_whole() -> None:
-    def work(said: list[str]) -> None:
+    def work(lines: list[str]) -> None:
         with held():
             with held():
                 by_the_kernel()
-                said.append("inner")
-            said.append("outer")
-        said.append("behind")
+                lines.append("inner")
+            lines.append("outer")
+        lines.append("behind")
 
     assert said_of(work) == ["inner", "outer"]
 
 
 def test_an_interrupt_that_waited_raises_where_it_is_let_in() -> None:
-    def work(said: list[str]) -> None:
+    def work(lines: list[str]) -> None:
         with held():
             by_the_kernel()
-            said.append("before")
+            lines.append("before")
             try:
                 with let_in():
-                    said.append("let in")
+                    lines.append("let in")
             except KeyboardInterrupt:
-                said.append("raised")
+                lines.append("raised")
             by_the_kernel()
-            said.append("held again")
-        said.append("behind")
+            lines.append("held again")
+        lines.append("behind")
 
     assert said_of(work) == ["before", "raised", "held again"]
 
 
 def test_an_interrupt_within_what_is_let_in_raises_at_once_and_only_once() -> None:
-    def work(said: list[str]) -> None:
+    def work(lines: list[str]) -> None:
         with held():
             try:
                 with let_in():
                     by_the_kernel()
-                    said.append("behind the interrupt")
+                    lines.append("behind the interrupt")
             except KeyboardInterrupt:
-                said.append("raised")
-        said.append("behind")
+                lines.append("raised")
+        lines.append("behind")
         with held():
             pass
         raise KeyboardInterrupt
@@ -170,7 +170,7 @@ def test_an_interrupt_within_what_is_let_in_raises_at_once_and_only_once() -> No
 
 
 def test_what_other_threads_hold_keeps_no_interrupt_waiting() -> None:
-    def work(said: list[str]) -> None:
+    def work(lines: list[str]) -> None:
         inside, over = threading.Event(), threading.Event()
 
         def elsewhere() -> None:
@@ -183,7 +183,7 @@ def test_what_other_threads_hold_keeps_no_interrupt_waiting() -> None:
         inside.wait(10)
         try:
             by_the_kernel()
-            said.append("behind")
+            lines.append("behind")
         finally:
             over.set()
             thread.join()
@@ -192,7 +192,7 @@ def test_what_other_threads_hold_keeps_no_interrupt_waiting() -> None:
 
 
 def test_an_error_ends_what_is_held_and_the_interrupt_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    def work(said: list[str]) -> None:
+    def work(lines: list[str]) -> None:
         with held():
             by_the_kernel()
             raise OSError("no room")

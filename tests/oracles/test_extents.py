@@ -75,16 +75,16 @@ def test_a_call_that_has_other_entries_for_a_request_than_captures() -> None:
 
 def test_parallel_layers_are_told_how_many_tokens_are_captured() -> None:
     sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
-    for own, status in ((8, Status.PASS), (4, Status.FAIL), (-1, Status.FAIL)):
-        told = RecordedArray(step=-1, path="tokens_captured", name="own", array=np.array([[8, own]]))
-        assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
+    for count, status in ((8, Status.PASS), (4, Status.FAIL), (-1, Status.FAIL)):
+        recorded = RecordedArray(step=-1, path="tokens_captured", name="own", array=np.array([[8, count]]))
+        assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, recorded))).status is status
 
 
 def test_and_how_many_all_ranks_have() -> None:
     sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
     for gathered, status in ((16, Status.PASS), (8, Status.FAIL)):
-        told = RecordedArray(step=-1, path="tokens_captured", name="gathered", array=np.array([[8, gathered]]))
-        assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
+        recorded = RecordedArray(step=-1, path="tokens_captured", name="gathered", array=np.array([[8, gathered]]))
+        assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, recorded))).status is status
 
 
 def test_a_captured_batch_counts_its_tokens() -> None:
@@ -92,8 +92,8 @@ def test_a_captured_batch_counts_its_tokens() -> None:
     for name in ("extend_num_tokens", "mrope_positions"):
         for count, status in ((8, Status.PASS), (4, Status.FAIL)):
             counts = np.array([[2, 2], [8, count]])
-            told = RecordedArray(step=-1, path="counts_captured", name=name, array=counts)
-            assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
+            recorded = RecordedArray(step=-1, path="counts_captured", name=name, array=counts)
+            assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, recorded))).status is status
 
 
 def test_integers_that_only_graphs_have_in_32_bits() -> None:
@@ -130,12 +130,12 @@ def test_the_calls_of_a_step_are_told_apart() -> None:
 
 
 def test_a_session_tells_of_captures_and_of_calls(pool: Pool) -> None:
-    told = pool.run(CASE)
-    assert {verdict.status for verdict in extents.judge(CASE, told)} == {Status.PASS}
-    positions: Array = told.path(-1, "extents_captured")["positions"]
+    recorded = pool.run(CASE)
+    assert {verdict.status for verdict in extents.judge(CASE, recorded)} == {Status.PASS}
+    positions: Array = recorded.path(-1, "extents_captured")["positions"]
     assert positions.tolist() == [[1, 2], [2, 4], [4, 8]]
-    assert told.path(0, "extents") and told.path(0, "widths")
-    assert told.path(-1, "counts_captured")["mrope_positions"].tolist() == [[2, 2], [4, 4], [8, 8]]
+    assert recorded.path(0, "extents") and recorded.path(0, "widths")
+    assert recorded.path(-1, "counts_captured")["mrope_positions"].tolist() == [[2, 2], [4, 4], [8, 8]]
 
 
 def test_the_ranks_tokens_on_the_host_are_those_of_the_bucket_or_of_the_batch() -> None:
@@ -156,7 +156,7 @@ def test_the_ranks_tokens_on_the_host_are_those_of_the_bucket_or_of_the_batch() 
         (2, "gathered_on_host", "global_num_tokens_cpu", [4 * width, 0], Status.FAIL),
         (2, "gathered_on_host", "global_num_tokens_for_logprob_cpu", [4 * width, 4 * width], Status.FAIL),
     ):
-        told = RecordedArray(step=step, path=path, name=name, array=np.array(ranks))
-        verdict = only(extents.judge, ranked, replace(sound, seen=(*sound.seen, *gave, told)))
+        recorded = RecordedArray(step=step, path=path, name=name, array=np.array(ranks))
+        verdict = only(extents.judge, ranked, replace(sound, seen=(*sound.seen, *gave, recorded)))
         assert verdict.status is status, (name, ranks)
         assert status is Status.PASS or name in verdict.where

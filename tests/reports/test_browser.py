@@ -46,8 +46,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[name].write_text(html.render(history, rows), encoding="utf-8")
     cell = Cell(step=1, buffer=HOSTILE, row=1, column=0, got=HOSTILE, want=HOSTILE)
     texts: dict[str, Any] = dict.fromkeys(("fingerprint", "oracle", "where", "detail", "seed"), HOSTILE)
-    found = replace(stale_found(), **texts, cell=cell)
-    whole = replace(campaign(BUGGY, (found,), 1), runner=HOSTILE, facts={HOSTILE: HOSTILE}, unknown={HOSTILE: 1})
+    finding = replace(stale_found(), **texts, cell=cell)
+    whole = replace(campaign(BUGGY, (finding,), 1), runner=HOSTILE, facts={HOSTILE: HOSTILE}, unknown={HOSTILE: 1})
     rows = [("r", HOSTILE, HOSTILE, HOSTILE, 1, 2, HOSTILE, HOSTILE, 1, 0.5, "2026-11-20T00:00:00+00:00")]
     made["hostile"].write_text(html.render(history_of([whole], []), rows), encoding="utf-8")
     return made
@@ -293,19 +293,21 @@ def test_axe_finds_nothing_serious(
         if place == "#cases" and page.query_selector("#case-data"):
             cases_of(page)
         page.evaluate(browsers.axe())
-        found = page.evaluate(ASK_AXE, [len(places) == 1, rules])
-        told = [
-            f"{one['impact']} {one['id']}: {[node['target'] for node in one['nodes']][:3]}"
-            for one in found
-            if one["impact"] in ("serious", "critical")
+        violations = page.evaluate(ASK_AXE, [len(places) == 1, rules])
+        lines = [
+            f"{violation['impact']} {violation['id']}: {[node['target'] for node in violation['nodes']][:3]}"
+            for violation in violations
+            if violation["impact"] in ("serious", "critical")
         ]
-        assert told == []
+        assert lines == []
 
 
 @pytest.mark.parametrize("opened", ["hostile"], indirect=True)
 def test_hostile_text_stays_text(opened: browsers.Sheet) -> None:
     page = opened.go()
-    for link in [one.get_attribute("href") for one in page.query_selector_all("nav a, .engine tbody a")]:
+    for link in [
+        link_element.get_attribute("href") for link_element in page.query_selector_all("nav a, .engine tbody a")
+    ]:
         opened.go(link)
     opened.go("#cases")
     cases_of(page)

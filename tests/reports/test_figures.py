@@ -31,9 +31,11 @@ def test_heat_map_tells_never_from_not_possible() -> None:
         Covered(transition=transition(0, 4, True), count=9),
         Covered(transition=transition(4, 4, False), count=1000),
     )
-    one = replace(campaign(), transitions=made, transitions_missing=(transition(4, 4, True), transition(4, 8, False)))
-    two = replace(one, transitions=made[:1])
-    [coverage] = tables.coverage([one, two])
+    drawn_campaign = replace(
+        campaign(), transitions=made, transitions_missing=(transition(4, 4, True), transition(4, 8, False))
+    )
+    two = replace(drawn_campaign, transitions=made[:1])
+    [coverage] = tables.coverage([drawn_campaign, two])
     assert (coverage.replays, coverage.buckets.rows, coverage.buckets.columns) == (1011, (0, 4, 8), (4, 8))
     start, four, eight = coverage.buckets.cells
     assert start == (
@@ -59,7 +61,7 @@ def test_verdicts_and_stages_are_those_of_the_record() -> None:
 def test_trends_are_of_campaigns_that_may_be_compared() -> None:
     history = sample_ledger.history(3, [])
     by_engine = {series.engine: series for series in trends(history)}
-    assert {(one.name, one.runs) for one in by_engine.values()} == {("draft, triton", 2)}
+    assert {(trend.name, trend.runs) for trend in by_engine.values()} == {("draft, triton", 2)}
     rate, alarms, unjudged = by_engine["cuda"].trends
     # 164 cases in 30 and in 39 seconds on each target.
     assert [point.text for point in rate.points] == ["5.5", "4.2"]
@@ -79,30 +81,30 @@ def test_columns_are_packed_and_come_back() -> None:
     rows = sample_ledger.case_rows(300)
     packed = packing.pack(packing.columns(frames.cases(rows), sample_ledger.RUNS))
     assert packed == packing.pack(packing.columns(frames.cases(rows), sample_ledger.RUNS))
-    told = {one["name"]: one for one in json.loads(gzip.decompress(base64.b64decode(packed)))}
+    columns = {one["name"]: one for one in json.loads(gzip.decompress(base64.b64decode(packed)))}
     for name, column in (("target", 1), ("runner", 2), ("backend", 3), ("result", 7)):
-        values = [told[name]["values"][code] for code in told[name]["codes"]]
+        values = [columns[name]["values"][code] for code in columns[name]["codes"]]
         assert values == [row[column] for row in rows]
-    assert told["seconds"]["codes"] == [row[9] for row in rows]
-    assert told["at"]["codes"][0] == datetime(2026, 11, 20, 2, tzinfo=UTC).timestamp()
-    assert told["result"]["values"] == ["UNSUPPORTED", "FAIL", "UNKNOWN", "PASS"]
-    assert told["run"]["values"][0].startswith("nightly ")
+    assert columns["seconds"]["codes"] == [row[9] for row in rows]
+    assert columns["at"]["codes"][0] == datetime(2026, 11, 20, 2, tzinfo=UTC).timestamp()
+    assert columns["result"]["values"] == ["UNSUPPORTED", "FAIL", "UNKNOWN", "PASS"]
+    assert columns["run"]["values"][0].startswith("nightly ")
 
 
 def test_of_too_many_cases_the_latest_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "CASES_MAX", 100)
     rows = sample_ledger.case_rows(10) * 12
-    told = packing.columns(frames.cases(rows), sample_ledger.RUNS)
-    assert {len(one["codes"]) for one in told if one["kind"] != "digest"} == {packing.CASES_MAX}
+    columns = packing.columns(frames.cases(rows), sample_ledger.RUNS)
+    assert {len(column["codes"]) for column in columns if column["kind"] != "digest"} == {packing.CASES_MAX}
 
 
 def test_every_table_has_what_the_ledger_has() -> None:
     rows = sample_ledger.case_rows(50)
     history = sample_ledger.history(2, rows)
-    found = frames.tables(history, rows, ())
-    assert list(found["cases"].columns) == list(CASE_COLUMNS)
-    assert len(found["cases"]) == 50
-    assert len(found["checks"]) == len(history.checks)
-    assert found["campaigns"]["cases"].sum() == 164 * len(history.campaigns)
-    assert set(found["verdicts"]["status"]) == {"pass", "unknown", "fail"}
-    assert found["findings"]["cell"].str.contains("buffer: req_pool_indices").any()
+    tables = frames.tables(history, rows, ())
+    assert list(tables["cases"].columns) == list(CASE_COLUMNS)
+    assert len(tables["cases"]) == 50
+    assert len(tables["checks"]) == len(history.checks)
+    assert tables["campaigns"]["cases"].sum() == 164 * len(history.campaigns)
+    assert set(tables["verdicts"]["status"]) == {"pass", "unknown", "fail"}
+    assert tables["findings"]["cell"].str.contains("buffer: req_pool_indices").any()

@@ -96,7 +96,7 @@ def test_one_subject_for_each_fingerprint_told_by_its_smallest_confirmed_case() 
 
 def test_a_case_that_another_campaign_found_is_a_stored_seed_here() -> None:
     stranger = replace(stale_replays(STALE)[0], fingerprint="other", seed="repro/seeds/other.json", status=Status.FAIL)
-    kinds = [(one.kind, one.name) for one in found([campaign(BUGGY, (STALE,))], [stranger])]
+    kinds = [(subject.kind, subject.name) for subject in found([campaign(BUGGY, (STALE,))], [stranger])]
     assert kinds == [("seed", "other.json"), ("finding", f"draft/triton slot0_padding: {STALE.where}")]
 
 
@@ -157,10 +157,10 @@ def test_the_first_release_that_passes_is_marked_as_the_fix() -> None:
 
 
 def test_releases_are_in_their_order_and_checkouts_after_them() -> None:
-    found = columns(
+    ordered = columns(
         ["/src/sglang@emulated", "0.5.9/cuda", "0.5.10/emulated", "0.5.9/emulated", "0.5.10.post1/emulated"]
     )
-    assert found == {"emulated": ["0.5.9", "0.5.10", "0.5.10.post1", "/src/sglang"], "cuda": ["0.5.9"]}
+    assert ordered == {"emulated": ["0.5.9", "0.5.10", "0.5.10.post1", "/src/sglang"], "cuda": ["0.5.9"]}
 
 
 def test_what_changed_is_what_became_so_in_the_last_run() -> None:
@@ -174,8 +174,10 @@ def test_what_changed_is_what_became_so_in_the_last_run() -> None:
     )
     run = changes.latest(whole)
     assert run == RUNS[1]
-    told = {word: [one.targets for one in ones] for word, ones in changes.changes(subjects(whole), run).items()}
-    assert told == {
+    targets_by_word = {
+        word: [subject.targets for subject in ones] for word, ones in changes.changes(subjects(whole), run).items()
+    }
+    assert targets_by_word == {
         "new": [("0.5.11/cuda",)],
         "regressed": [("0.5.13/cuda",)],
         "fixed": [("0.5.14/cuda",)],
@@ -192,10 +194,10 @@ def test_a_target_passes_only_if_nothing_failed_there() -> None:
     stranger = replace(
         stale_replays(STALE)[0], fingerprint="other", seed="repro/seeds/other.json", status=Status.FAIL, failed=5
     )
-    one = history_of([campaign(BUGGY, (STALE,))], [*stale_replays(STALE), stranger])
-    said = changes.headline(one, subjects(one))
-    assert "Fails, as was not known before, on 0.5.10.post1/emulated and 0.5.13/emulated." in said
-    assert "All measurements on 0.5.11/emulated pass." in said
+    whole_history = history_of([campaign(BUGGY, (STALE,))], [*stale_replays(STALE), stranger])
+    headline = changes.headline(whole_history, subjects(whole_history))
+    assert "Fails, as was not known before, on 0.5.10.post1/emulated and 0.5.13/emulated." in headline
+    assert "All measurements on 0.5.11/emulated pass." in headline
 
 
 def test_cases_of_a_killed_campaign_count() -> None:
@@ -214,8 +216,8 @@ def test_odd_names_make_no_odd_anchors() -> None:
 
 def test_subjects_of_one_fingerprint_name_each_other() -> None:
     twin = replace(STALE, fingerprint="a2dfbbbe8eea")
-    one = history_of([campaign(BUGGY, (twin,))], [])
-    both = replace(one, checks=(check(0, "0.5.10.post1/emulated", "FAIL"),))
+    whole_history = history_of([campaign(BUGGY, (twin,))], [])
+    both = replace(whole_history, checks=(check(0, "0.5.10.post1/emulated", "FAIL"),))
     assert [subject.same for subject in subjects(both)] == [
         (("finding-a2dfbbbe8eea", f"draft/triton slot0_padding: {STALE.where}"),),
         (("seed-pr23037-stale-padding.json", "pr23037-stale-padding.json"),),
@@ -259,5 +261,8 @@ def test_what_several_runners_show_is_several_findings_each_explained_by_itself(
     whole = history_of([campaign(BUGGY, (STALE,)), campaign(FIXED, (other,))], [])
     issues = [issue("draft", "<=0.5.10.post1"), issue("multi_layer", ">=0.5.13")]
     for known, later in ((issues, "known"), (issues[:1], "new")):
-        told = {subject.name.partition("/")[0]: states(subject) for subject in subjects(whole, known)}
-        assert told == {"draft": {"0.5.10.post1/emulated": "known"}, "multi_layer": {"0.5.13/emulated": later}}
+        states_by_runner = {subject.name.partition("/")[0]: states(subject) for subject in subjects(whole, known)}
+        assert states_by_runner == {
+            "draft": {"0.5.10.post1/emulated": "known"},
+            "multi_layer": {"0.5.13/emulated": later},
+        }

@@ -64,21 +64,21 @@ def _drawn(dice: random.Random, topk: int, num_steps: int, tokens: int) -> tuple
     return parents[: topk * (num_steps - 1) + 1], kept
 
 
-def mask_bits(one: Problem) -> int:
-    return one.tokens * (sum(one.lengths) + len(one.lengths) * one.tokens)
+def mask_bits(posed: Problem) -> int:
+    return posed.tokens * (sum(posed.lengths) + len(posed.lengths) * posed.tokens)
 
 
-def built(one: Problem, build: Callable[..., Any], device: str, bits: int | None = None) -> dict[str, list[Any]]:
+def built(posed: Problem, build: Callable[..., Any], device: str, bits: int | None = None) -> dict[str, list[Any]]:
     """Everything that the function writes, in a mask of so many bits (default: of all that there are)."""
-    rows, tokens = len(one.lengths), one.tokens
-    bits = mask_bits(one) if bits is None else bits
+    rows, tokens = len(posed.lengths), posed.tokens
+    bits = mask_bits(posed) if bits is None else bits
     out = {
         "tree_mask": torch.full((bits,), True, device=device),
         "positions": torch.zeros(rows * tokens, dtype=torch.long, device=device),
         **{name: torch.full((rows, tokens), -1, dtype=torch.long, device=device) for name in NAMES[2:]},
     }
-    given = (torch.tensor(values, device=device) for values in (one.parents, one.selected, one.lengths))
-    build(*given, *(out[name] for name in NAMES), one.topk, one.num_steps, tokens, tree.FULL_MASK)
+    tensors = (torch.tensor(values, device=device) for values in (posed.parents, posed.selected, posed.lengths))
+    build(*tensors, *(out[name] for name in NAMES), posed.topk, posed.num_steps, tokens, tree.FULL_MASK)
     return {name: tensor.tolist() for name, tensor in out.items()}
 
 
@@ -94,9 +94,9 @@ def short(count: int) -> list[list[Any]]:
     """Masks that end anywhere, in a request's part or before it, and are not the first part of the whole mask."""
     differ = []
     for number in range(count):
-        one = problem(number, TOKENS_MAX["triton"])
-        bits = random.Random(-number).randrange(mask_bits(one))
-        whole, cut = (built(one, tree.build_tree_kernel_efficient, "cpu", held) for held in (None, bits))
+        posed = problem(number, TOKENS_MAX["triton"])
+        bits = random.Random(-number).randrange(mask_bits(posed))
+        whole, cut = (built(posed, tree.build_tree_kernel_efficient, "cpu", kept_bits) for kept_bits in (None, bits))
         whole["tree_mask"] = whole["tree_mask"][:bits]
         differ += [[number, name] for name in NAMES if whole[name] != cut[name]]
     return differ
@@ -109,8 +109,8 @@ def main(whose: str, count: int) -> None:
     build, device = real(whose)
     differ = []
     for number in range(count):
-        one = problem(number, TOKENS_MAX[whose])
-        ours, theirs = built(one, tree.build_tree_kernel_efficient, "cpu"), built(one, build, device)
+        posed = problem(number, TOKENS_MAX[whose])
+        ours, theirs = built(posed, tree.build_tree_kernel_efficient, "cpu"), built(posed, build, device)
         differ += [[number, name] for name in NAMES if ours[name] != theirs[name]]
     print(json.dumps({"built": count, "differ": differ}))
 

@@ -90,7 +90,7 @@ class Deadly(PieceNodes):
 def test_a_piece_that_takes_its_node_with_it_is_left_out_and_an_error() -> None:
     nodes = Deadly(lambda most: 0, slots=1)
     fan = Fan(nodes, print, nodes.clock)
-    done = [one.piece for one in fan.work(PIECES[:5])]
+    done = [result.piece for result in fan.work(PIECES[:5])]
     assert done == [PIECES[0], PIECES[1], PIECES[3], PIECES[4]]
     assert fan.errors == [f"piece 2 given up after {LOSSES_MAX} losses: node lost"]
     assert fan.losses == f"node lost: {LOSSES_MAX}"
@@ -113,12 +113,12 @@ class Unfit(PieceNodes):
 
 
 def test_without_a_usable_node_it_ends_with_the_reason() -> None:
-    said: list[str] = []
+    lines: list[str] = []
     nodes = Unfit(lambda most: 0)
-    fan = Fan(nodes, said.append, nodes.clock)
+    fan = Fan(nodes, lines.append, nodes.clock)
     assert list(fan.work(PIECES)) == []
     (error,) = fan.errors
-    assert "0.5.13/emulated: it is not installed" in error and nodes.now >= ALONE_S and len(said) == 1
+    assert "0.5.13/emulated: it is not installed" in error and nodes.now >= ALONE_S and len(lines) == 1
 
 
 class Impatient(PieceNodes):
@@ -132,8 +132,8 @@ def test_an_interrupt_gives_what_is_there_first() -> None:
     nodes = Impatient(random.Random(3).randrange)
     done: list[Piece] = []
     with pytest.raises(KeyboardInterrupt):
-        for one in Fan(nodes, print, nodes.clock).work(PIECES):
-            done.append(one.piece)  # noqa: PERF401 (what came before it was raised)
+        for result in Fan(nodes, print, nodes.clock).work(PIECES):
+            done.append(result.piece)  # noqa: PERF401 (what came before it was raised)
     assert Counter(piece.id for piece in done) == nodes.done and len(done) == 5
 
 
@@ -156,8 +156,8 @@ def test_a_piece_is_named_by_what_it_asks_for_and_carried_out_in_its_own_folder(
         return carry_out
 
     work = PieceWork(slot=Slot(io.StringIO(), io.StringIO()), main=main, folder=tmp_path / "piece")
-    for one in (other, piece):
-        done = work.do(one.to_json(), None)
+    for carried in (other, piece):
+        done = work.do(carried.to_json(), None)
     assert json.loads(done["result"]) == ["1", ["a.json"]]
     assert (done["code"], done["kept"]) == (1, {"found/seed.json": "seed"})
 
@@ -302,7 +302,7 @@ def test_mutants_come_out_as_on_one_host(
         record = json.loads((tmp_path / "out.json").read_text())
         for name in ("seconds", "cpu_seconds", "median_seconds", "workers"):
             del record[name]
-        records.append([{**one, "seconds": 0.0, "cases": 0} for one in record.pop("mutants")])
+        records.append([{**mutant, "seconds": 0.0, "cases": 0} for mutant in record.pop("mutants")])
         records.append([record])
     assert records[:2] == records[2:4] == records[4:]
     # What each runner runs, all mutants, and once more.

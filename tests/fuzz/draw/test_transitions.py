@@ -22,14 +22,16 @@ def case(*sizes: int) -> Case:
     return Case(setup=SETUP, steps=tuple(Step(requests=batch) for batch in batches))
 
 
-def moves(found: list[Transition]) -> list[tuple[int, int, bool]]:
-    return [(one.before, one.after, one.padded) for one in found]
+def moves(transitions: list[Transition]) -> list[tuple[int, int, bool]]:
+    return [(transition.before, transition.after, transition.padded) for transition in transitions]
 
 
 def test_each_replay_is_a_transition() -> None:
-    found = exercised(case(4, 3, 1, 2), {0, 1, 2, 3})
-    assert moves(found) == [(0, 4, False), (4, 4, True), (4, 1, False), (1, 2, False)]
-    assert {(one.runner, one.backend, one.topk, one.num_steps) for one in found} == {("draft", "triton", 2, 3)}
+    transitions = exercised(case(4, 3, 1, 2), {0, 1, 2, 3})
+    assert moves(transitions) == [(0, 4, False), (4, 4, True), (4, 1, False), (1, 2, False)]
+    assert {
+        (transition.runner, transition.backend, transition.topk, transition.num_steps) for transition in transitions
+    } == {("draft", "triton", 2, 3)}
 
 
 def test_a_step_without_a_replay_is_left_out() -> None:
@@ -59,11 +61,13 @@ def test_no_case_makes_an_impossible_transition(runner: str) -> None:
 
 
 def test_the_strategies_reach_every_transition() -> None:
-    found = different("reach", cases(SETUP), 150, changed=Meetings(SETUP, "reach").changed)
+    drawn_cases = different("reach", cases(SETUP), 150, changed=Meetings(SETUP, "reach").changed)
     # What no bucket holds is run without a graph.
     covered = {
-        one
-        for drawn in found
-        for one in exercised(drawn, [n for n, step in enumerate(drawn.steps) if len(step.requests) <= SETUP.max_bs])
+        transition
+        for drawn in drawn_cases
+        for transition in exercised(
+            drawn, [n for n, step in enumerate(drawn.steps) if len(step.requests) <= SETUP.max_bs]
+        )
     }
     assert possible(SETUP) <= covered

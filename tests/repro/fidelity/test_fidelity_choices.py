@@ -24,13 +24,13 @@ def test_a_tree_of_which_the_reference_is_not_sure_is_a_tie() -> None:
     other = both_paths(1, "tokens", put((2, 0), 99))(TRACE)
     tokens = TRACE.get(1, "eager", "tokens")
     assert tokens is not None
-    for row, found in ((2, {"tie": 2}), (1, {"differ": 2})):
+    for row, kinds in ((2, {"tie": 2}), (1, {"differ": 2})):
         bound = np.zeros(tokens.shape)
         bound[row, 0] = np.inf
         told = replace(
             TRACE, seen=(*TRACE.seen, RecordedArray(step=1, path="reference", name="tokens.bound", array=bound))
         )
-        assert of_kind(compared(told, other), CHOICES).items() >= found.items()
+        assert of_kind(compared(told, other), CHOICES).items() >= kinds.items()
 
 
 def test_a_call_whose_tokens_were_drafted_otherwise_is_another_call() -> None:
@@ -82,8 +82,8 @@ def test_values_that_the_reference_grants_to_both_targets_are_a_tie(bound: float
         return replace(trace, seen=(*trace.seen, *mine))
 
     agreement = agreement_of()
-    found = agreement.add(seen(told(with_scores(TRACE))), seen(told(with_scores(TRACE, 0, put((0, 1), 9.0)))))
-    assert [one.kind for one in found if one.kind == OUTPUT] == [OUTPUT] * 2 * (way == "differ")
+    rows = agreement.add(seen(told(with_scores(TRACE))), seen(told(with_scores(TRACE, 0, put((0, 1), 9.0)))))
+    assert [row.kind for row in rows if row.kind == OUTPUT] == [OUTPUT] * 2 * (way == "differ")
     assert of_kind(agreement, OUTPUT)[way] == 2
 
 
@@ -98,10 +98,10 @@ def failing(oracle: str) -> Observation:
 @pytest.mark.parametrize(("oracle", "way"), [("memory", "agree"), ("ended", "differ"), ("planned", "differ")])
 def test_an_oracle_that_one_engine_alone_has_decides_nothing_between_them(oracle: str, way: str) -> None:
     agreement = agreement_of()
-    found = agreement.add(seen(TRACE), failing(oracle))
+    rows = agreement.add(seen(TRACE), failing(oracle))
     assert of_kind(agreement, OVERALL) == {way: 1}
     assert of_kind(agreement, oracle) == {"not recorded" if oracle == "memory" else "differ": 1}
-    assert {one.kind for one in found} == ({oracle, OVERALL} if way == "differ" else set())
+    assert {row.kind for row in rows} == ({oracle, OVERALL} if way == "differ" else set())
 
 
 def test_an_oracle_that_was_asked_on_one_target_alone() -> None:
@@ -117,9 +117,9 @@ def test_what_a_kernel_does_outside_its_memory_is_undefined(oracle: str) -> None
     changes = (both_paths(0, "tokens", put((0, 0), 99)), lambda trace: with_scores(trace, 0, put((0, 1), 9.0)))
     other = seen(changes[1](changes[0](TRACE)))
     agreement = agreement_of()
-    found = agreement.add(failing(oracle), replace(other, verdicts=failing(oracle).verdicts))
+    rows = agreement.add(failing(oracle), replace(other, verdicts=failing(oracle).verdicts))
     ways = of_kind(agreement, CHOICES)
-    assert bool(found) is (oracle != "memory")
+    assert bool(rows) is (oracle != "memory")
     assert ways["undefined" if oracle == "memory" else "differ"] == 2
 
 

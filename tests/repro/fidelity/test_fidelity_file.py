@@ -43,18 +43,18 @@ def test_a_recording_comes_back_as_it_was(tmp_path: Path) -> None:
     infinite = with_variant(TRACE, 0, "kv_rows", put((slot_of(0, 0)[0], 0), np.inf))
     traces = (TRACE, toy_trace(CASE, "stale_padding"), refused, infinite, without_rows(TRACE))
     save(path, recording(*traces))
-    assert [one.name for one in tmp_path.iterdir()] == ["kept.npz"]
+    assert [stored.name for stored in tmp_path.iterdir()] == ["kept.npz"]
     again = load(path)
     assert again.target == Target("clean", "toy")
-    for one, trace in zip(again.observations, traces, strict=True):
+    for stored, trace in zip(again.observations, traces, strict=True):
         live = seen(trace)
-        assert (one.case, one.how, one.what, one.overall) == (live.case, live.how, live.what, live.overall)
-        assert [(v.oracle, v.status, v.where, v.detail) for v in one.verdicts] == [
+        assert (stored.case, stored.how, stored.what, stored.overall) == (live.case, live.how, live.what, live.overall)
+        assert [(v.oracle, v.status, v.where, v.detail) for v in stored.verdicts] == [
             (v.oracle, v.status, v.where, v.detail) for v in live.verdicts
         ]
         agreement = agreement_of(lambda noise, scale, dtype: 0.0)
-        assert agreement.add(one, live) == []
-        assert {number: (s.allocated, s.turned, s.noise) for number, s in one.steps.items()} == {
+        assert agreement.add(stored, live) == []
+        assert {number: (s.allocated, s.turned, s.noise) for number, s in stored.steps.items()} == {
             number: (s.allocated, s.turned, s.noise) for number, s in live.steps.items()
         }
 
@@ -62,8 +62,8 @@ def test_a_recording_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_of_many_kv_rows_some_are_kept_and_all_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording_module, "KV_ROWS_KEPT", 5)
     save(tmp_path / "kept.npz", recording(TRACE))
-    (one,) = load(tmp_path / "kept.npz").observations
-    outputs_kept, outputs_live = (steps[1].paths["eager"] for steps in (one.steps, seen(TRACE).steps))
+    (stored,) = load(tmp_path / "kept.npz").observations
+    outputs_kept, outputs_live = (steps[1].paths["eager"] for steps in (stored.steps, seen(TRACE).steps))
     assert outputs_kept.slots == outputs_live.slots
     assert 3 <= len(outputs_kept.kv) <= 5 < len(outputs_live.kv)
     for slot, row in outputs_kept.kv.items():
@@ -96,8 +96,8 @@ def test_lists_come_back(tmp_path: Path) -> None:
         noise={},
         listed={"metadata tokens": np.array([4, 6]), "accept outside": np.array(1)},
     )
-    one = replace(seen(TRACE), steps={0: events})
-    save(tmp_path / "kept.npz", Recording(target=Target("clean", "toy"), observations=(one,)))
+    observation = replace(seen(TRACE), steps={0: events})
+    save(tmp_path / "kept.npz", Recording(target=Target("clean", "toy"), observations=(observation,)))
     (again,) = load(tmp_path / "kept.npz").observations
     assert again.steps[0].listed["metadata tokens"].tolist() == [4, 6]
     assert again.steps[0].listed["accept outside"].shape == ()
@@ -121,7 +121,7 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "message"),
     [
         (lambda path: path.unlink(), "No such file"),
         (lambda path: path.write_text("{}"), "not a recording"),
@@ -144,13 +144,13 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     ],
 )
 def test_what_is_no_recording_is_refused_by_name(
-    harm: Callable[[Path], object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    harm: Callable[[Path], object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "kept.npz"
     save(path, recording(TRACE))
     harm(path)
     with pytest.raises(BadRecording) as error:
         load(path)
-    assert str(path) in str(error.value) and said in str(error.value)
+    assert str(path) in str(error.value) and message in str(error.value)
     assert main(["fidelity", "--against", str(path), "--targets", "clean/toy"]) == 3
     assert capsys.readouterr().err.count("\n") == 1

@@ -45,8 +45,8 @@ def test_a_history_of_several_runners_is_told_apart(tmp_path: Path) -> None:
         name = next(name for name, of in stale.items() if of == runner)
         assert now["finding:" + name, "0.5.12.post1/emulated"] == "known"
         assert now.get(("finding:" + name, "0.5.13/emulated")) == newer
-    found = {found.fingerprint for row in history.campaigns for found in row.campaign.findings}
-    assert found < {row.fingerprint for row in history.findings}
+    finding = {finding.fingerprint for row in history.campaigns for finding in row.campaign.findings}
+    assert finding < {row.fingerprint for row in history.findings}
     status = {row.reason: row.status for row in history.checks if row.reason and row.subject.startswith("seed:")}
     assert sorted(status.values()) == ["ERROR", "ERROR", "UNSUPPORTED"]
     assert status["flashinfer has no stand-in on the verify runner's way"] == "UNSUPPORTED"
@@ -121,11 +121,11 @@ def test_a_record_from_before_names_its_findings_so() -> None:
     """Made by the version before, on the toy's stale padding: four buffers in one finding."""
     text = (DATA / "record-1-padding.json").read_text()
     [campaign, _], replays = loads(text)
-    stale = {one.where: one for one in campaign.findings if one.oracle == "slot0_padding"}
+    stale = {finding.where: finding for finding in campaign.findings if finding.oracle == "slot0_padding"}
     names = ("hidden_states", "req_pool_indices", "topk_index", "topk_p")
     assert [where.removeprefix("padded rows of ") for where in stale] == [*names]
-    assert {one.fingerprint for one in replays} >= {one.fingerprint for one in stale.values()}
-    assert [where for where, one in stale.items() if one.cell] == ["padded rows of req_pool_indices"]
+    assert {finding.fingerprint for finding in replays} >= {finding.fingerprint for finding in stale.values()}
+    assert [where for where, finding in stale.items() if finding.cell] == ["padded rows of req_pool_indices"]
     assert loads(dumps([campaign], replays)) == ((campaign,), replays), "and is not told apart twice"
 
 

@@ -28,12 +28,12 @@ LETTERS = {
 
 def rows(letters: str, **other: Any) -> list[CheckRow]:
     """A check per letter, each in a run of its own, named by its number from 1 on."""
-    found = []
+    checks = []
     for number, letter in enumerate(letters, start=1):
         status, failed, tried = LETTERS[letter]
         reason = "" if letter in "pfhPF" else f"because {number}"
-        found.append(check_row(str(number), status, failed=failed, tried=tried, reason=reason, **other))
-    return found
+        checks.append(check_row(str(number), status, failed=failed, tried=tried, reason=reason, **other))
+    return checks
 
 
 def state(letters: str, **other: Any) -> State:
@@ -85,11 +85,11 @@ def test_nothing_is_closed_by_age() -> None:
 
 
 def test_runs_are_named() -> None:
-    told = state("ppffxppf")
-    assert (told.state, told.since, told.first_seen, told.last_seen) == ("flaky", "8", "3", "8")
-    told = state("ffpx")
-    assert (told.state, told.since, told.first_seen, told.last_seen) == ("fixed", "3", "1", "2")
-    assert (told.measured, told.checked, told.why) == ("3", "4", "because 4")
+    current = state("ppffxppf")
+    assert (current.state, current.since, current.first_seen, current.last_seen) == ("flaky", "8", "3", "8")
+    current = state("ffpx")
+    assert (current.state, current.since, current.first_seen, current.last_seen) == ("fixed", "3", "1", "2")
+    assert (current.measured, current.checked, current.why) == ("3", "4", "because 4")
     assert state("xxp").why == "" and state("xxp").since == "3"
     assert state("pp").first_seen == state("pp").last_seen == ""
 
@@ -120,8 +120,8 @@ def test_seen_twice_in_one_run_is_still_new() -> None:
 
 
 def test_each_subject_and_target_has_a_state_of_its_own() -> None:
-    found = states([*rows("fp"), *rows("ff", target="0.5.14/cuda"), *rows("p", subject="finding:1234")])
-    assert {pair: one.state for pair, one in found.items()} == {
+    by_pair = states([*rows("fp"), *rows("ff", target="0.5.14/cuda"), *rows("p", subject="finding:1234")])
+    assert {pair: current.state for pair, current in by_pair.items()} == {
         ("seed:a.json", TARGET): "fixed",
         ("seed:a.json", "0.5.14/cuda"): "known",
         ("finding:1234", TARGET): "passing",
@@ -138,8 +138,8 @@ def test_what_a_campaign_saw_counts_as_measured() -> None:
     )
     later = check_row("2", "PASS", "finding:dddd", at="5")
     history = History(path=Path("l.db"), findings=findings, checks=(later,))
-    told = {subject: one.state for (subject, _), one in states(measurements(history)).items()}
-    assert told == {
+    by_subject = {subject: current.state for (subject, _), current in states(measurements(history)).items()}
+    assert by_subject == {
         "finding:aaaa": "new",
         "finding:bbbb": "flaky",
         "finding:cccc": "cannot run",

@@ -41,16 +41,16 @@ def test_a_trace_comes_back_and_is_judged_alike(tmp_path: Path) -> None:
         again = load(path)
         assert (again.case, again.target, again.trace.ended) == (CASE, TARGET, trace.ended)
         assert dict(again.trace.facts) == dict(trace.facts) and dict(again.trace.seconds) == dict(trace.seconds)
-        for one, other in zip(again.trace.seen, trace.seen, strict=True):
-            assert (one.step, one.path, one.name, one.array.dtype) == (
+        for stored, other in zip(again.trace.seen, trace.seen, strict=True):
+            assert (stored.step, stored.path, stored.name, stored.array.dtype) == (
                 other.step,
                 other.path,
                 other.name,
                 other.array.dtype,
             )
-            assert np.array_equal(one.array, other.array) and one.array.shape == other.array.shape
+            assert np.array_equal(stored.array, other.array) and stored.array.shape == other.array.shape
         assert judge_all(CASE, again.trace) == judge_all(CASE, trace)
-    assert [one.name for one in tmp_path.iterdir()] == ["a.trace.npz"]
+    assert [stored.name for stored in tmp_path.iterdir()] == ["a.trace.npz"]
 
 
 def test_a_trace_with_a_case_of_format_1_is_judged_as_before() -> None:
@@ -83,16 +83,16 @@ def test_judging_says_what_the_oracles_say_today(tmp_path: Path, capsys: pytest.
     clean = tmp_path / "clean.npz"
     save(clean, Kept(case=CASE, target=Target("clean", "toy"), trace=toy_trace(CASE)))
     assert main(["judge", str(path)]) == 1
-    said = capsys.readouterr().out
-    assert said.startswith(f"FAIL {path} on stale_padding/toy: slot0_padding") and "FAIL" in said
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"FAIL {path} on stale_padding/toy: slot0_padding") and "FAIL" in printed
     assert main(["judge", str(clean), "--json"]) == 0
     form = json.loads(capsys.readouterr().out)
     assert (form["exit_code"], form["traces"][0]["status"], form["traces"][0]["target"]) == (0, "PASS", "clean/toy")
     assert {v["oracle"] for v in form["traces"][0]["verdicts"]} >= {"ended", "slot0_padding", "graph_equals_eager"}
     # One bad file does not hold up the rest.
     assert main(["judge", str(tmp_path / "none.npz"), str(path)]) == 3
-    told = capsys.readouterr()
-    assert told.err.count("\n") == 1 and "none.npz: No such file" in told.err and told.out.startswith("FAIL")
+    output = capsys.readouterr()
+    assert output.err.count("\n") == 1 and "none.npz: No such file" in output.err and output.out.startswith("FAIL")
 
 
 def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -103,7 +103,7 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "message"),
     [
         (lambda path: path.unlink(), "No such file"),
         (lambda path: path.write_text("{}"), "damaged, or no trace"),
@@ -128,13 +128,13 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     ],
 )
 def test_what_is_no_trace_is_one_line(
-    harm: Callable[[Path], object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    harm: Callable[[Path], object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = kept(tmp_path)
     harm(path)
     assert main(["judge", str(path)]) == 3
-    told = capsys.readouterr()
-    assert str(path) in told.err and said in told.err and told.err.count("\n") == 1 and told.out == ""
+    output = capsys.readouterr()
+    assert str(path) in output.err and message in output.err and output.err.count("\n") == 1 and output.out == ""
 
 
 @pytest.mark.slow

@@ -68,13 +68,13 @@ def seed(name: str) -> codec.Seed:
 
 
 def imported(text: str) -> set[str]:
-    found = set()
+    packages = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            packages |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").split(".")[0])
-    return found - set(sys.stdlib_module_names)
+            packages.add((node.module or "").split(".")[0])
+    return packages - set(sys.stdlib_module_names)
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -176,9 +176,9 @@ def test_a_test_has_the_form_of_sglangs_own(name: str, engine: str) -> None:
 
 def test_a_file_is_run_by_itself() -> None:
     text = "import os, sys\nprint(sorted(os.listdir()), os.environ['PYTHONPATH'])\nsys.exit(len(sys.argv))\n"
-    found = check(NOTHING, text, Target("here", "emulated"), 2, 3, ["--cpu"])
-    assert (found.right, found.tries, found.output) == (3, 3, "['test_repro.py'] here")
-    assert str(found) == "shows the bug in 3 of 3 runs on here/emulated"
+    outcome = check(NOTHING, text, Target("here", "emulated"), 2, 3, ["--cpu"])
+    assert (outcome.right, outcome.tries, outcome.output) == (3, 3, "['test_repro.py'] here")
+    assert str(outcome) == "shows the bug in 3 of 3 runs on here/emulated"
     assert check(NOTHING, text, Target("here", "emulated"), 1, 2, ["--cpu"]).right == 0
     assert check(NOTHING, text, Target("here", "emulated"), 1, 2, says="no such words").right == 0
 
@@ -227,8 +227,8 @@ def test_the_hooks_of_sglang_take_every_exported_test(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_file_that_says_nothing_for_too_long_is_ended() -> None:
     impatient = replace(NOTHING, patience=0.4)
-    found = check(impatient, "import time\ntime.sleep(60)\n", Target("here", "emulated"), 0, 1)
-    assert (found.right, found.output) == (0, "silent for 0 s")
+    outcome = check(impatient, "import time\ntime.sleep(60)\n", Target("here", "emulated"), 0, 1)
+    assert (outcome.right, outcome.output) == (0, "silent for 0 s")
 
 
 def sides(rig: Rig, *arguments: str, name: str = "pr26292-decode") -> command.Sides:
@@ -290,15 +290,15 @@ def test_k_of_n_is_in_its_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert handed_over(monkeypatch, tmp_path, SIDES, "script") == 0
-    said = capsys.readouterr().out.replace("\n", " ")
-    assert "shows the bug in 2 of 2 runs on 0.5.12.post1/emulated; passes in 2 of 2 runs on 0.5.13/emulated" in said
+    printed = capsys.readouterr().out.replace("\n", " ")
+    assert "shows the bug in 2 of 2 runs on 0.5.12.post1/emulated; passes in 2 of 2 runs on 0.5.13/emulated" in printed
 
 
 def test_what_does_not_do_what_it_says_is_not_handed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "repro.py"
-    for text, said in (
+    for text, message in (
         ("import sys\nsys.exit(1)", "not handed over: passes in 0 of 2 runs on 0.5.13/emulated"),
         (
             "print('all is well')",
@@ -306,7 +306,7 @@ def test_what_does_not_do_what_it_says_is_not_handed_over(
         ),
     ):
         assert handed_over(monkeypatch, tmp_path, text, "script", "--out", str(out)) == 1
-        assert said in capsys.readouterr().err and not out.exists()
+        assert message in capsys.readouterr().err and not out.exists()
 
 
 def test_of_an_exception_its_own_words_are_told() -> None:

@@ -45,8 +45,8 @@ WELL = going("well")
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(TARGET, session=MODULE, timeout_s=20, setups_per_session=16) as one:
-        yield one
+    with Pool(TARGET, session=MODULE, timeout_s=20, setups_per_session=16) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize(
@@ -228,16 +228,16 @@ class Device(World):
 def test_a_fault_has_the_name_that_it_has_where_every_launch_is_waited_for() -> None:
     """And one name, wherever it came out at first."""
     done = Device(CASES[1], CASES[3]).go(replace(PLAN, cases=6), iter(CASES))
-    (found,) = done.findings
-    assert (found.where, found.cases, found.failed, found.tried) == (f"raised {FAULT} in replay", 2, 3, 3)
-    assert len(found.case.steps) == 1, "it was made small there, too"
+    (finding,) = done.findings
+    assert (finding.where, finding.cases, finding.failed, finding.tried) == (f"raised {FAULT} in replay", 2, 3, 3)
+    assert len(finding.case.steps) == 1, "it was made small there, too"
 
 
 def test_a_fault_that_waiting_drives_away_is_kept_as_it_was() -> None:
     world = Device(CASES[1])
     world.end_waiting = trace_of  # type: ignore[method-assign]  # the world as it is in this test
-    (found,) = world.go(replace(PLAN, cases=3), iter(CASES)).findings
-    assert (found.where, found.failed) == (f"raised {FAULT} in a", 0)
+    (finding,) = world.go(replace(PLAN, cases=3), iter(CASES)).findings
+    assert (finding.where, finding.failed) == (f"raised {FAULT} in a", 0)
 
 
 def test_what_is_no_fault_is_not_asked_about() -> None:
@@ -280,8 +280,8 @@ GOOD = case_of(SETUP, ((1, 9, 1),))
 def live(target: Target) -> Iterator[Pool]:
     if target.sglang != NEWEST:
         pytest.skip("what fails is the harness's and the emulated engine's: one release is enough")
-    with Pool(target, session=FAULTY, setups_per_session=16) as one:
-        yield one
+    with Pool(target, session=FAULTY, setups_per_session=16) as opened:
+        yield opened
 
 
 @pytest.mark.emulated
@@ -341,9 +341,9 @@ def test_a_campaign_finds_it_and_keeps_it(target: Target, tmp_path: Path) -> Non
     assert ran.returncode == ExitCode.FAIL, ran.stdout + ran.stderr
     (done,) = loads((out / "record.json").read_text())[0]
     assert not done.errors and done.cases == 12
-    padded = [found for found in done.findings if found.oracle == ENDED]
+    padded = [finding for finding in done.findings if finding.oracle == ENDED]
     assert padded and len(padded) == len(done.findings)
-    for found in padded:
-        assert FAULT in found.where and found.failed == found.tried == 1
-        case = codec.read(Path(found.seed)).case
+    for finding in padded:
+        assert FAULT in finding.where and finding.failed == finding.tried == 1
+        case = codec.read(Path(finding.seed)).case
         assert any(case.setup.bucket(len(step.requests)) > len(step.requests) for step in case.steps)

@@ -43,8 +43,8 @@ def setups(count: int, case: Case = WELL) -> list[Case]:
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
-    with Pool(TARGET, session=MODULE, timeout_s=20, setups_per_session=3) as one:
-        yield one
+    with Pool(TARGET, session=MODULE, timeout_s=20, setups_per_session=3) as opened:
+        yield opened
 
 
 def processes(pool: Pool, cases: list[Case]) -> list[int]:
@@ -212,13 +212,13 @@ def served_by(setup: Setup, **past: object) -> Open:
 
 def test_which_setups_a_process_may_serve() -> None:
     eagle = setup_of("draft", "triton")
-    one = served_by(eagle)
-    assert may_serve(one, replace(eagle, topk=1, algorithm="EAGLE3"), 2)
-    assert not may_serve(one, replace(eagle, algorithm="NEXTN"), 2), "latent attention"
-    assert not may_serve(one, replace(eagle, deterministic=True), 2), "kernels in the place of torch's"
-    assert not may_serve(one, replace(eagle, runner="decode"), 2)
-    assert not may_serve(one, replace(eagle, backend="flashinfer"), 2)
-    assert not may_serve(one, eagle, 1)
+    session = served_by(eagle)
+    assert may_serve(session, replace(eagle, topk=1, algorithm="EAGLE3"), 2)
+    assert not may_serve(session, replace(eagle, algorithm="NEXTN"), 2), "latent attention"
+    assert not may_serve(session, replace(eagle, deterministic=True), 2), "kernels in the place of torch's"
+    assert not may_serve(session, replace(eagle, runner="decode"), 2)
+    assert not may_serve(session, replace(eagle, backend="flashinfer"), 2)
+    assert not may_serve(session, eagle, 1)
     assert not may_serve(served_by(eagle, past=(eagle,)), eagle, 2)
     assert not may_serve(served_by(eagle, spent=True), eagle, 2)
     assert kind(eagle) == kind(replace(eagle, num_steps=1))
@@ -253,8 +253,8 @@ def test_a_failure_that_only_a_past_shows_is_flagged_and_kept_with_it(tmp_path: 
     (found,) = done.findings
     assert (found.failed, found.tried > 0) == (0, True)
     assert f"{AFTER_OTHERS}, 2 of them" in found.detail
-    told = json.loads(Path(found.seed).with_suffix(AFTER).read_text())
-    assert [setup["server_args"]["max_running_requests"] for setup in told] == [4, 5]
+    past_of_file = json.loads(Path(found.seed).with_suffix(AFTER).read_text())
+    assert [setup["server_args"]["max_running_requests"] for setup in past_of_file] == [4, 5]
     assert loads(dumps([done]))[0] == (done,)
 
 
@@ -277,7 +277,7 @@ def drawn(runner: str, backend: str) -> Iterator[Case]:
     """Cases of setups that every release runs: what fails may end a process, and few drafts of old releases
     are extended where these have branches, or have windows that Triton can compile."""
     rounds = (islice(round_cases(11, number, runner, backend, EACH), EACH) for number in count())
-    some = (case for one in rounds for case in one)
+    some = (case for drawn_round in rounds for case in drawn_round)
     return islice((c for c in some if not c.setup.window and (runner != "draft_extend" or c.setup.topk == 1)), ROUNDS)
 
 
@@ -345,6 +345,6 @@ def skip_without_two(ends: list[Termination]) -> None:
 
 
 def verdicts(case: Case, trace: Trace) -> list[tuple[str, str, str, str]]:
-    found = judge_all(case, trace)
+    finding = judge_all(case, trace)
     ended = (str(trace.ended.how), trace.ended.what)
-    return [(verdict.oracle, verdict.status.name, *ended) for verdict in found]
+    return [(verdict.oracle, verdict.status.name, *ended) for verdict in finding]

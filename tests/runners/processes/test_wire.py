@@ -130,8 +130,8 @@ def test_what_is_recorded_comes_in_as_it_was(recorded: list[np.ndarray]) -> None
 )
 def test_of_a_layout_what_is_recorded_comes_in(seen: list[tuple[np.ndarray, bool]]) -> None:
     """In its order; the rest can be looked at on this side only."""
-    entries = [Entry("graph", str(n), one.dtype.str, one.shape, told) for n, (one, told) in enumerate(seen)]
-    what, data = packed_layout(tuple(entries)), b"".join(one.tobytes() for one, _ in seen)
+    entries = [Entry("graph", str(n), array.dtype.str, array.shape, is_told) for n, (array, is_told) in enumerate(seen)]
+    what, data = packed_layout(tuple(entries)), b"".join(array.tobytes() for array, _ in seen)
     reading, writing = os.pipe()
     try:
         watch = Recorder(writing)
@@ -145,13 +145,13 @@ def test_of_a_layout_what_is_recorded_comes_in(seen: list[tuple[np.ndarray, bool
     intake = Intake(facts={}, step=-1, path="build")
     assert intake.take(frame)
     trace = intake.trace(End(how=Termination.DONE))
-    told = [(n, one) for n, (one, tell) in enumerate(seen) if tell]
-    assert [(got.step, got.path, got.name) for got in trace.seen] == [(3, "graph", str(n)) for n, _ in told]
-    for got, (_, one) in zip(trace.seen, told, strict=True):
-        assert got.array.dtype == one.dtype
-        np.testing.assert_array_equal(got.array, one)
-    for n, (one, _) in enumerate(seen):
-        np.testing.assert_array_equal(what.array(data, "graph", str(n)), one)
+    expected = [(n, array) for n, (array, tell) in enumerate(seen) if tell]
+    assert [(got.step, got.path, got.name) for got in trace.seen] == [(3, "graph", str(n)) for n, _ in expected]
+    for got, (_, array) in zip(trace.seen, expected, strict=True):
+        assert got.array.dtype == array.dtype
+        np.testing.assert_array_equal(got.array, array)
+    for n, (array, _) in enumerate(seen):
+        np.testing.assert_array_equal(what.array(data, "graph", str(n)), array)
     with pytest.raises(KeyError):
         what.array(data, "eager", "0")
 

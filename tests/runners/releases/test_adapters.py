@@ -67,10 +67,10 @@ def shapes(setup: Setup, batch: int) -> dict[str, dict[str, tuple[int, ...]]]:
 
 def test_the_record_is_complete(trace: Trace) -> None:
     assert len(trace.seen) == len({(s.step, s.path, s.name) for s in trace.seen}), "a name is used twice"
-    for number, one in enumerate(case().steps):
-        wanted = shapes(SETUP, len(one.requests))
-        assert trace.paths(number) >= wanted.keys()
-        for path, names in wanted.items():
+    for number, step in enumerate(case().steps):
+        expected = shapes(SETUP, len(step.requests))
+        assert trace.paths(number) >= expected.keys()
+        for path, names in expected.items():
             seen = trace.path(number, path)
             assert seen.keys() == names.keys(), path
             for name, shape in names.items():
@@ -86,16 +86,16 @@ def test_the_record_is_complete(trace: Trace) -> None:
 
 
 def test_the_record_says_what_was_asked_for(trace: Trace) -> None:
-    for number, one in enumerate(case().steps):
-        count = len(one.requests)
-        launch, given = trace.path(number, "launch"), trace.path(number, "input")
+    for number, step in enumerate(case().steps):
+        count = len(step.requests)
+        launch, inputs = trace.path(number, "launch"), trace.path(number, "input")
         assert (int(launch["raw_bs"]), int(launch["bs"])) == (count, SETUP.bucket(count))
-        assert given["seq_lens"].tolist() == [request.seq_len for request in one.requests]
-        assert given["req_pool_indices"].tolist() == [request.slot for request in one.requests]
-        for name, array in given.items():
+        assert inputs["seq_lens"].tolist() == [request.seq_len for request in step.requests]
+        assert inputs["req_pool_indices"].tolist() == [request.slot for request in step.requests]
+        for name, array in inputs.items():
             np.testing.assert_array_equal(launch[name][:count], array, err_msg=name)
         # The draft wrote where it was told to, and nothing of it was lost on rows that were equal before.
-        drafted = given["out_cache_loc"].reshape(count, SETUP.topk, SETUP.num_steps)[:, :, : SETUP.num_steps - 1]
+        drafted = inputs["out_cache_loc"].reshape(count, SETUP.topk, SETUP.num_steps)[:, :, : SETUP.num_steps - 1]
         for path in ("graph", "eager"):
             written = trace.path(number, path)["kv_slots"]
             assert set(written.tolist()) - {0} == set(drafted.flatten().tolist()), path
@@ -106,8 +106,10 @@ def test_the_record_says_what_was_asked_for(trace: Trace) -> None:
 
 @pytest.fixture(scope="module")
 def altered(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with Pool(target, session="tests.builders.altered_session", log=tmp_path_factory.mktemp("altered") / "log") as one:
-        yield one
+    with Pool(
+        target, session="tests.builders.altered_session", log=tmp_path_factory.mktemp("altered") / "log"
+    ) as opened:
+        yield opened
 
 
 def test_a_request_drafts_the_same_in_another_slot(pool: Pool) -> None:
@@ -145,23 +147,23 @@ def test_a_longer_prefix_and_other_data_draft_otherwise(pool: Pool) -> None:
     ids=str,
 )
 def test_other_setups(changes: dict[str, object], pool: Pool) -> None:
-    one = case(FULL, PADDED, SINGLE, **changes)
-    trace = pool.run(one)
+    varied = case(FULL, PADDED, SINGLE, **changes)
+    trace = pool.run(varied)
     assert trace.ended.how is Termination.DONE, trace.ended
-    known = may_fail("draft", one.setup.backend, trace.facts["sglang"], trace.facts["engine"])
-    assert must_fail("draft", one.setup.backend, trace.facts["sglang"]) <= failures(one, trace).keys() <= known
+    known = may_fail("draft", varied.setup.backend, trace.facts["sglang"], trace.facts["engine"])
+    assert must_fail("draft", varied.setup.backend, trace.facts["sglang"]) <= failures(varied, trace).keys() <= known
 
 
 def test_branches_on_pages(pool: Pool) -> None:
     """A release that does not support them says so, in its words."""
-    one = case(FULL, PAIR, page_size=4)
-    trace = pool.run(one)
+    paged = case(FULL, PAIR, page_size=4)
+    trace = pool.run(paged)
     if trace.ended.how is Termination.UNSUPPORTED:
         assert "speculative_eagle_topk > 1 with page_size > 1" in trace.ended.what
         assert pool.target.sglang != NEWEST
     else:
         assert trace.ended.how is Termination.DONE, trace.ended
-        assert failures(one, trace) == {}
+        assert failures(paged, trace) == {}
 
 
 def test_layers_are_as_wide_as_configured(altered: Pool) -> None:

@@ -32,39 +32,39 @@ def runner() -> Any:
 
 
 def test_tensors_are_found_once_and_where_they_are_whole() -> None:
-    own = runner()
-    own.backend.runner = own  # a circle
-    found = standing({"": own})
-    assert found.keys() == {"backend.kv_indptr", "buffers.seq_lens", "buffers.proxies.hidden"}
-    assert found["backend.kv_indptr"] is own.backend.kv_indptr
-    assert standing({"x": own, "y": own}).keys() == {f"x.{name}" for name in found}
+    driven = runner()
+    driven.backend.runner = driven  # a circle
+    tensors = standing({"": driven})
+    assert tensors.keys() == {"backend.kv_indptr", "buffers.seq_lens", "buffers.proxies.hidden"}
+    assert tensors["backend.kv_indptr"] is driven.backend.kv_indptr
+    assert standing({"x": driven, "y": driven}).keys() == {f"x.{name}" for name in tensors}
 
 
 def test_a_backend_that_keeps_the_pool_that_it_was_lent_is_named() -> None:
-    own, lent = (made("MHATokenToKVPool") for _ in range(2))
-    backends = [made("TritonAttnBackend", token_to_kv_pool=own), made("FlashInferAttnBackend")]
+    pool, lent = (made("MHATokenToKVPool") for _ in range(2))
+    backends = [made("TritonAttnBackend", token_to_kv_pool=pool), made("FlashInferAttnBackend")]
     before, remembered = pools(backends), attributes({"draft": backends[0]})
     assert moved(backends, before) == {}
     backends[0].token_to_kv_pool = lent
     another = b"MHATokenToKVPool -> another MHATokenToKVPool"
     assert moved(backends, before) == {"TritonAttnBackend.token_to_kv_pool": another}
-    told = changed(remembered, attributes({"draft": backends[0]}))
-    assert told == {"draft.token_to_kv_pool": b"another MHATokenToKVPool"}
+    changes = changed(remembered, attributes({"draft": backends[0]}))
+    assert changes == {"draft.token_to_kv_pool": b"another MHATokenToKVPool"}
 
 
 def test_what_changes_is_named_with_what_it_was() -> None:
-    own = runner()
-    before = attributes({"runner": own})
-    assert changed(before, attributes({"runner": own})) == {}
-    own.bs = 4
-    own.backend.attn_backends.append(None)
-    own.buffers.seq_lens = torch.zeros(4)
-    own.foreign.tensor = torch.zeros(7)  # of somebody else
-    own.foreign.more = 1
-    told = changed(before, attributes({"runner": own}))
-    assert told["runner.bs"] == b"2 -> 4"
-    assert told["runner.backend.attn_backends[2]"] == b"absent -> None"
-    assert told.keys() == {
+    driven = runner()
+    before = attributes({"runner": driven})
+    assert changed(before, attributes({"runner": driven})) == {}
+    driven.bs = 4
+    driven.backend.attn_backends.append(None)
+    driven.buffers.seq_lens = torch.zeros(4)
+    driven.foreign.tensor = torch.zeros(7)  # of somebody else
+    driven.foreign.more = 1
+    changes = changed(before, attributes({"runner": driven}))
+    assert changes["runner.bs"] == b"2 -> 4"
+    assert changes["runner.backend.attn_backends[2]"] == b"absent -> None"
+    assert changes.keys() == {
         "runner.bs",
         "runner.backend.attn_backends",
         "runner.backend.attn_backends[2]",
@@ -74,8 +74,8 @@ def test_what_changes_is_named_with_what_it_was() -> None:
 
 def test_what_is_about_the_last_call_takes_over_no_path() -> None:
     table = made("Translator", page_size=1)
-    own = made("Runner", _kv_loc_plan=None, backends=[made("Backend", translator=table)])
-    before = attributes({"runner": own})
+    driven = made("Runner", _kv_loc_plan=None, backends=[made("Backend", translator=table)])
+    before = attributes({"runner": driven})
     assert before["runner.backends[0].translator.page_size"] == "1"
-    own._kv_loc_plan = made("Plan", source=table)
-    assert changed(before, attributes({"runner": own})) == {"runner._kv_loc_plan": b"None -> Plan"}
+    driven._kv_loc_plan = made("Plan", source=table)
+    assert changed(before, attributes({"runner": driven})) == {"runner._kv_loc_plan": b"None -> Plan"}

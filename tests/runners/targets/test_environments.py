@@ -56,7 +56,7 @@ def failing_pip(output: str) -> Pip:
 
 
 def releases(cache: Path) -> list[str]:
-    return [one.release for one in installed(cache)]
+    return [release.release for release in installed(cache)]
 
 
 def leftovers(cache: Path) -> list[str]:
@@ -80,7 +80,7 @@ def test_nothing_has_to_be_writable_where_all_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("output", "message"),
     [
         (
             "ERROR: Could not find a version that satisfies the requirement sglang==0.5.99 "
@@ -107,11 +107,11 @@ def test_nothing_has_to_be_writable_where_all_is_there(tmp_path: Path) -> None:
         ("", "cannot install sglang 0.5.99: pip says: it printed nothing"),
     ],
 )
-def test_what_pip_says_becomes_one_line_and_nothing_is_left(tmp_path: Path, output: str, said: str) -> None:
+def test_what_pip_says_becomes_one_line_and_nothing_is_left(tmp_path: Path, output: str, message: str) -> None:
     with pytest.raises(NotUsable) as error:
         install("0.5.99", tmp_path, pip=failing_pip(output))
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert str(error.value) == said.format(python=python, targets=tmp_path / "targets")
+    assert str(error.value) == message.format(python=python, targets=tmp_path / "targets")
     assert (releases(tmp_path), leftovers(tmp_path)) == ([], [])
 
 
@@ -185,18 +185,18 @@ def test_a_directory_without_the_marker_is_replaced(tmp_path: Path) -> None:
 
 def test_two_installs_at_once_are_one(tmp_path: Path) -> None:
     calls: list[str] = []
-    said: list[str] = []
+    lines: list[str] = []
     results: list[bool] = []
 
     def slow_pip(arguments: Sequence[str]) -> Ran:
         calls.append(arguments[-1])
         end = time.monotonic() + 10
-        while not said and time.monotonic() < end:
+        while not lines and time.monotonic() < end:
             time.sleep(0.01)  # until the other one is seen to wait
         return good_pip(arguments)
 
     def one() -> None:
-        results.append(install("0.5.13", tmp_path, pip=slow_pip, say=said.append))
+        results.append(install("0.5.13", tmp_path, pip=slow_pip, say=lines.append))
 
     threads = [threading.Thread(target=one) for _ in range(2)]
     for thread in threads:
@@ -205,7 +205,7 @@ def test_two_installs_at_once_are_one(tmp_path: Path) -> None:
         thread.join(20)
     assert sorted(results) == [False, True]
     assert calls == ["sglang==0.5.13"]
-    assert said == [f"waiting for another install in {tmp_path / 'targets'}"]
+    assert lines == [f"waiting for another install in {tmp_path / 'targets'}"]
 
 
 def wheel(folder: Path, release: str) -> None:
@@ -267,7 +267,7 @@ def test_an_unpacked_bundle_counts_with_its_base(tmp_path: Path, where: str) -> 
     (parent / "base").mkdir()
     assert releases(tmp_path) == ["0.5.13"]
     path = [parent.resolve() / "sglang-0.5.13", parent.resolve() / "base"]
-    assert [one.resolve() for one in import_path(Target("0.5.13", "cuda"), tmp_path)] == path
+    assert [folder.resolve() for folder in import_path(Target("0.5.13", "cuda"), tmp_path)] == path
 
 
 def test_the_worker_finds_the_release_first_then_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ def test_releases_are_ordered_by_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "found", "gpu", "said"),
+    ("engine", "packages", "gpu", "message"),
     [
         ("emulated", {"torch": "2.13.0+cpu", "triton": "3.6.0", "numpy": "2.3.5"}, (), ""),
         (
@@ -345,17 +345,17 @@ def test_releases_are_ordered_by_number() -> None:
     ],
 )
 def test_an_engine_says_what_it_lacks(
-    engine: str, found: dict[str, str], gpu: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+    engine: str, packages: dict[str, str], gpu: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = {"torch", "numpy"}
     rest = {name: "1" for name in (*environments.EMULATED_NEEDS, *environments.CUDA_NEEDS) if name not in named}
-    monkeypatch.setattr(environments, "versions", lambda names, path, behind: rest | found)
+    monkeypatch.setattr(environments, "versions", lambda names, path, behind: rest | packages)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(environments, "gpus", lambda: gpu)
-    assert engine_lacks(engine) == said
+    assert engine_lacks(engine) == message
 
 
 def test_a_target_lacks_its_release_first(tmp_path: Path) -> None:
-    said = "sglang 0.5.13 is not installed; to install it: python -m runners install 0.5.13"
-    assert lacks(Target("0.5.13", "emulated"), tmp_path) == said
+    message = "sglang 0.5.13 is not installed; to install it: python -m runners install 0.5.13"
+    assert lacks(Target("0.5.13", "emulated"), tmp_path) == message
     assert lacks(Target("clean", "toy"), tmp_path) == ""

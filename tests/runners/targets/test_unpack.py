@@ -38,12 +38,12 @@ def test_a_bundle_is_unpacked(tmp_path: Path, index: Index) -> None:
     assert unpack(made, host) == ["base", "parent", "sglang-0.5.13"]
     assert contents(host / "targets") == UNPACKED
     # It is a release like others: found, with its base behind it, and the doctor sees what goes missing.
-    (one,) = installed(host)
-    assert (one.release, damage(one.path)) == ("0.5.13", "")
+    (release,) = installed(host)
+    assert (release.release, damage(release.path)) == ("0.5.13", "")
     path = (host / "targets" / "sglang-0.5.13", host / "targets" / "base")
     assert import_path(Target("0.5.13", "cuda"), host) == path
-    (one.path / "sglang" / "version.py").unlink()
-    assert damage(one.path)
+    (release.path / "sglang" / "version.py").unlink()
+    assert damage(release.path)
 
 
 def test_the_script_does_the_same(tmp_path: Path, index: Index) -> None:
@@ -79,7 +79,7 @@ def spoil(made: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "message"),
     [
         (
             lambda made: spoil(made, "base.tar.xz"),
@@ -105,13 +105,15 @@ def spoil(made: Path, name: str) -> None:
     ],
 )
 def test_a_bundle_that_is_not_whole_is_refused(
-    harm: Callable[[Path], object], said: str, tmp_path: Path, index: Index
+    harm: Callable[[Path], object], message: str, tmp_path: Path, index: Index
 ) -> None:
     made, _ = make(tmp_path, index, "0.5.13")
     harm(made)
     with pytest.raises(NotUsable) as error:
         unpack(made, tmp_path / "host")
-    assert said in str(error.value) and "python -m runners unpack" not in str(error.value), "there is nothing to name"
+    assert message in str(error.value) and "python -m runners unpack" not in str(error.value), (
+        "there is nothing to name"
+    )
     assert not (tmp_path / "host").exists(), "noticed before anything is unpacked"
 
 
@@ -120,7 +122,7 @@ def test_of_a_bundle_carried_in_part_the_releases_that_are_named(tmp_path: Path,
     (made / "sglang-0.5.11.tar.xz").unlink()
     host = tmp_path / "host"
     wanting = f"{made} is not a complete bundle: it lacks sglang-0.5.11.tar.xz"
-    for releases, said in (
+    for releases, message in (
         ((), f"{wanting}; name the releases that were carried: python -m runners unpack {made} 0.5.13"),
         (
             ("0.5.13", "0.5.11"),
@@ -132,7 +134,7 @@ def test_of_a_bundle_carried_in_part_the_releases_that_are_named(tmp_path: Path,
     ):
         with pytest.raises(NotUsable) as error:
             unpack(made, host, releases)
-        assert str(error.value) == said
+        assert str(error.value) == message
         assert not host.exists()
     assert unpack(made, host, ["0.5.13"]) == ["base", "parent", "sglang-0.5.13"]
     assert contents(host / "targets") == UNPACKED
@@ -170,7 +172,7 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path, index: Index) -
     (made / "bundle.json").write_text(json.dumps(form))
     with pytest.raises(NotUsable, match="does not hold what"):
         unpack(made, tmp_path / "host")
-    assert [one.release for one in installed(tmp_path / "host")] == ["0.5.11"]
+    assert [entry.release for entry in installed(tmp_path / "host")] == ["0.5.11"]
 
 
 @pytest.mark.parametrize("member", ["../outside", "/tmp/outside-of-everything"])
@@ -320,17 +322,17 @@ def test_a_shell_given_the_last_line_imports_what_the_bundle_brought(
     if by == "command":
         monkeypatch.setattr(hypothesis_pin, "PYTHON", "{}.{}".format(*sys.version_info))
         assert command.main(["unpack", str(made), "--cache", str(host)]) == 0
-        said = capsys.readouterr().out
+        printed = capsys.readouterr().out
     else:
         script = subprocess.run(
             [made / "unpack.sh", host / "targets"], capture_output=True, text=True, check=True, cwd=tmp_path
         )
-        said = script.stdout
+        printed = script.stdout
     words = 'eval "$1"; "$2" -c "import hypothesis; print(hypothesis.whose)"; echo "$PYTHONPATH"'
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if before:
         environment["PYTHONPATH"] = before
-    shell = ["bash", "-euc", words, "-", said.splitlines()[-1], sys.executable]
+    shell = ["bash", "-euc", words, "-", printed.splitlines()[-1], sys.executable]
     ran = subprocess.run(shell, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout == f"bundled\n{parent_of(host)}{':' + before if before else ''}\n"
 
@@ -342,10 +344,10 @@ def test_another_python_than_the_bundles_is_told_so(
     made, _ = make(tmp_path, index, "0.5.13")
     monkeypatch.setattr(hypothesis_pin, "PYTHON", "3.99")
     assert command.main(["unpack", str(made), "--cache", str(tmp_path / "host")]) == 0
-    said = capsys.readouterr()
-    assert said.out == f"{tmp_path / 'host' / 'targets'}: base, parent, sglang-0.5.13 unpacked\n"
-    assert said.err.startswith(f"warning: a bundle is for Python 3.99, and {sys.executable} is Python ")
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == f"{tmp_path / 'host' / 'targets'}: base, parent, sglang-0.5.13 unpacked\n"
+    assert output.err.startswith(f"warning: a bundle is for Python 3.99, and {sys.executable} is Python ")
+    assert output.err.count("\n") == 1
 
 
 def test_unpacking_needs_the_standard_library_numpy_and_packaging_alone() -> None:
