@@ -29,6 +29,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         pool=draw(st.sampled_from((0, 0, least, between))),
         disagreement=draw(st.sampled_from((0, *OPTION["disagreement"].drawn))),
         overlap=draw(st.booleans()),
+        plan_stream=draw(st.booleans()),
         radix=draw(st.booleans()),
         chunk=page * draw(st.sampled_from((0, 0, 1, max(1, CHUNK // page)))),
     )

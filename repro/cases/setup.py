@@ -49,6 +49,7 @@ class Setup:
     chunk: int = 0
     family: str = ""
     one_graph: bool = False
+    plan_stream: bool = False
 
     @property
     def max_bs(self) -> int:

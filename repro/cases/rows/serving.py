@@ -8,6 +8,7 @@ from repro.cases.setup import Setup
 
 _SERVES = Need(lambda s, r, b: r.serves, "the {s.runner} runner has no scheduler")
 DISAGREEMENT_MAX = 1000
+PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
 _AHEAD = 3
 
@@ -37,6 +38,16 @@ ROWS: tuple[Option, ...] = (
         drawn=(True,),
         later=True,
         words="the overlap schedule",
+    ),
+    Option(
+        field="plan_stream",
+        name=PLAN_STREAM,
+        part=HARNESS,
+        meaning="verify and draft-extend are prepared on a stream of their own",
+        if_set=(_SERVES,),
+        drawn=(True,),
+        later=True,
+        words="a stream for plans",
     ),
     Option(
         field="radix",

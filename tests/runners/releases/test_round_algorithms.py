@@ -23,6 +23,7 @@ HALF = replace(CHAIN, dtype="float16", head_dim=64)
 SETUPS = {
     "fa3, EAGLE3, a chain": replace(HALF, backend="fa3", algorithm="EAGLE3", overlap=True),
     "flashinfer, EAGLE, a tree": replace(HALF, backend="flashinfer", topk=2, num_draft_tokens=6, overlap=True),
+    "triton, EAGLE, a stream for plans": replace(CHAIN, overlap=True, plan_stream=True, disagreement=30),
     "triton, EAGLE3, a tree": replace(TREE, algorithm="EAGLE3", disagreement=30),
     "triton, NEXTN, a chain": replace(CHAIN, algorithm="NEXTN", disagreement=30),
 }
@@ -58,7 +59,7 @@ def test_drawn_arrivals_are_valid(backend: str) -> None:
     further = [request.further for case in drawn for step in case.steps for request in step.requests]
     assert max(further) > 8 and 0 in further
     setups = [case.setup for case in drawn]
-    for field in ("overlap", "pool", "disagreement", "radix", "chunk", "algorithm"):
+    for field in ("overlap", "pool", "disagreement", "radix", "chunk", "algorithm", "plan_stream"):
         assert len({getattr(setup, field) for setup in setups}) > 1, field
 
 

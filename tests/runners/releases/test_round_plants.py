@@ -158,6 +158,19 @@ PLANTS = {
             ),
         ),
     ),
+    "a verify begins before its plan is there": Plant(
+        file=COMMON,
+        function="run_eagle_verify",
+        old="torch.get_device_module(device).current_stream().wait_stream(plan_stream)\n        if (",
+        new="if (",
+        setup=replace(CHAIN, overlap=True, plan_stream=True),
+        seen_by=(
+            (
+                order.ORACLE,
+                f"{EARLY}: a replay of verify and srt/model_executor/cuda_graph_buffer_registry.py fill_from",
+            ),
+        ),
+    ),
     "a forward begins before its batch is there": Plant(
         file="sglang/srt/managers/scheduler.py",
         function="Scheduler.run_batch",

@@ -9,7 +9,7 @@ from typing import Any
 from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
-from repro.cases.rows.serving import pool_of
+from repro.cases.rows.serving import PLAN_STREAM, pool_of
 from runners.releases import model
 from runners.releases.adapters.round import as_on_gpus, weights
 from runners.releases.adapters.round.family import Wire
@@ -26,6 +26,7 @@ published = present.GENERATION.published
 def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
     """published: of this release, which makes server arguments of keyword arguments and no process groups."""
     as_on_gpus.prepare()
+    os.environ[PLAN_STREAM] = str(int(setup.plan_stream))
     if pinned.older_here("torch"):
         # The wheel's Rust core of the radix cache is compiled for the PyTorch that the release pins. Under 2.11 that of
         # 0.5.23 takes int64 slots for floats; sglang's Python core is asked for instead.
