@@ -23,18 +23,19 @@ def is_used(setup: Setup) -> bool:
 
 
 def metadata(wrappers: Sequence[Any], used: int) -> Mapping[str, torch.Tensor]:
-    """One call a wrapper: kv_indptr, qo_indptr [calls, sequences + 1], kv_indices [calls, at least `used`]."""
+    """One call a wrapper: kv_indptr, qo_indptr [calls, sequences + 1], kv_indices [calls, at least `used`], with what
+    lies behind the sequences, as in other backends: a draft plans fewer keys of padded rows than it writes."""
     calls = [_call(wrapper) for wrapper in wrappers]
-    width = max(used, *(len(slots) for _, _, slots in calls))
+    width = max(used, *(int(starts[-1]) for starts, _, _ in calls))
     return {
         "kv_indptr": torch.stack([starts for starts, _, _ in calls]),
         "qo_indptr": torch.stack([queries for _, queries, _ in calls]),
-        "kv_indices": torch.stack([_filled(slots, width) for _, _, slots in calls]),
+        "kv_indices": torch.stack([_filled(slots[:width], width) for _, _, slots in calls]),
     }
 
 
 def _call(wrapper: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Row starts of keys and queries, and the KV slots of all sequences, one behind the other."""
+    """Row starts of keys and queries, and the KV slots of all sequences, one behind the other, then those behind."""
     plan, indices = planned(wrapper)
     memory = memory_from(indices)
     rows = [
@@ -42,7 +43,8 @@ def _call(wrapper: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         for begin, length in zip(plan.keys.tolist(), plan.lengths.tolist(), strict=False)
     ]
     ends = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
-    return ends, plan.queries.clone(), torch.cat(rows)
+    last = int(plan.keys[len(rows) - 1] + plan.lengths[len(rows) - 1]) if rows else 0
+    return ends, plan.queries.clone(), torch.cat((*rows, memory[max(0, last) :]))
 
 
 def _filled(slots: torch.Tensor, width: int) -> torch.Tensor:
