@@ -27,8 +27,10 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from repro.cases.case import Case, Setup, Target
 from repro.traces.trace import Array
+from runners.engines.active import engine
 from runners.recording.observer import OpenSession, RunCase, Unsupported, Watch
 from runners.recording.packed import PackedLayout
+from runners.releases.options import recurrent
 
 # A function that ran so often in a row without a line that is new is not looked at any more: a kernel's program, which
 # an interpreter runs a thousand times.
@@ -48,6 +50,8 @@ def changed(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession
         return functools.partial(_traced, tuple(change["trace"]), open_session)
 
     def opened(setup: Setup, target: Target, watch: Watch) -> RunCase:
+        if engine.device == "cpu" and change["edit"]["file"].startswith(recurrent.ASKING):
+            recurrent.imported()
         swap(change["edit"])
         return open_session(setup, target, watch)
 

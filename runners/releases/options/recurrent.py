@@ -23,6 +23,7 @@ _UTILS = ("sglang.srt.utils", "sglang.srt.utils.common")
 _LINEAR = "sglang.srt.layers.attention.linear"
 _FILE = "mamba_state_scatter_triton"
 # Modules that ask while they are imported whether they run on a CPU, and would then import its native code.
+ASKING = _LINEAR.replace(".", "/")
 _ASK = ("kernels.gdn_triton", "kernels.kda_triton", "gdn_backend", "kda_backend")
 
 
@@ -42,6 +43,20 @@ def prepare(setup: Setup, device: str) -> None:
         os.environ |= {"SGLANG_MAMBA_CONV_DTYPE": "float32", "SGLANG_MAMBA_SSM_DTYPE": "float32"}
     if device != "cpu":
         return
+    imported()
+    if not hasattr(torch.cpu, "device"):  # a device is entered around a kernel of Mamba2's
+        vars(torch.cpu)["device"] = contextlib.nullcontext
+    _mamba2_without_cuda()
+    for module_name, function in _BY_DEVICE:
+        with contextlib.suppress(ModuleNotFoundError):  # it has another place in this release
+            _take_cpu(vars(importlib.import_module(module_name)).get(function))
+    for name, module in list(sys.modules.items()):
+        if name.startswith("sglang.srt.models.") and getattr(module, "_is_cpu", False):
+            vars(module)["_is_cpu"] = False
+
+
+def imported() -> None:
+    """Import the modules that ask whether they run on a CPU, which lie below ASKING, as a GPU imports them."""
     utils = [sys.modules[name] for name in _UTILS]
     answers: list[Any] = [vars(module)["is_cpu"] for module in utils]
     for module in utils:
@@ -52,15 +67,6 @@ def prepare(setup: Setup, device: str) -> None:
     finally:
         for module, is_cpu in zip(utils, answers, strict=True):
             vars(module)["is_cpu"] = is_cpu
-    if not hasattr(torch.cpu, "device"):  # a device is entered around a kernel of Mamba2's
-        vars(torch.cpu)["device"] = contextlib.nullcontext
-    _mamba2_without_cuda()
-    for module_name, function in _BY_DEVICE:
-        with contextlib.suppress(ModuleNotFoundError):  # it has another place in this release
-            _take_cpu(vars(importlib.import_module(module_name)).get(function))
-    for name, module in list(sys.modules.items()):
-        if name.startswith("sglang.srt.models.") and getattr(module, "_is_cpu", False):
-            vars(module)["_is_cpu"] = False
 
 
 def _mamba2_without_cuda() -> None:
