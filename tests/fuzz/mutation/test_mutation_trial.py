@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fuzz.mutation import equivalents
+from fuzz.mutation import equivalents, scope
 from fuzz.mutation.command import Tools, mutate
 from fuzz.mutation.directed import plan
 from fuzz.mutation.mutant import Mutant
@@ -72,6 +72,12 @@ class World:
             clock=lambda: self.time,
             limit_s=limit_s,
         )
+
+
+@pytest.fixture(autouse=True)
+def planned_cases_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further cases of setups that a mutant's line needs."""
+    monkeypatch.setattr(scope, "REACHING_MIN", 0)
 
 
 def test_killed_by_the_first_failure_of_its_own() -> None:

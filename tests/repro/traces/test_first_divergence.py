@@ -166,9 +166,8 @@ def test_what_comes_out_in_the_harnesss_own_code_says_so() -> None:
     copying = of_run(ended(TRACEBACK.replace("torch.Acc", f"{staging}torch.Acc")), [CRASH], exact=True)
     assert f"{where}, in the harness's own code (runners/engines/staging.py:7 in hold)." in str(copying)
     for passing in (launch, handed_on):
-        assert f"{where}." in str(
-            of_run(ended(TRACEBACK.replace("torch.Acc", f"{passing}torch.Acc")), [CRASH], exact=True)
-        )
+        through = ended(TRACEBACK.replace("torch.Acc", f"{passing}torch.Acc"))
+        assert f"{where}." in str(of_run(through, [CRASH], exact=True))
 
 
 def test_the_thread_that_dies_is_the_one_that_is_looked_at() -> None:
@@ -222,13 +221,8 @@ def test_on_the_toy_the_planted_bug_is_first_wrong(bug: str, oracle: str, buffer
         verdict = failure(judge_all(CASE, pool.run(CASE)))
         assert verdict
         divergence = locate_first(pool, CASE, verdict, judge_all)
-    assert divergence.cell
-    assert (divergence.oracle, divergence.cell.buffer, divergence.cell.row, divergence.cell.step) == (
-        oracle,
-        buffer,
-        row,
-        step,
-    )
+    cell = divergence.cell
+    assert cell and (divergence.oracle, cell.buffer, cell.row, cell.step) == (oracle, buffer, row, step)
 
 
 def test_a_crash_on_the_toy_says_where() -> None:

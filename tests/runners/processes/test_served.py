@@ -275,10 +275,12 @@ ROUNDS, EACH = 5, 1
 
 def drawn(runner: str, backend: str) -> Iterator[Case]:
     """Cases of setups that every release runs: what fails may end a process, and few drafts of old releases
-    are extended where these have branches, or have windows that Triton can compile."""
+    are extended where these have branches, or have windows that Triton can compile. Families of models have processes
+    of their own (served.kind)."""
     rounds = (islice(round_cases(11, number, runner, backend, EACH), EACH) for number in count())
     some = (case for drawn_round in rounds for case in drawn_round)
-    return islice((c for c in some if not c.setup.window and (runner != "draft_extend" or c.setup.topk == 1)), ROUNDS)
+    plain = (case for case in some if not case.setup.window and not case.setup.family)
+    return islice((case for case in plain if runner != "draft_extend" or case.setup.topk == 1), ROUNDS)
 
 
 # The others with all that repeats.

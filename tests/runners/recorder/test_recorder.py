@@ -143,7 +143,9 @@ time.sleep(120)
     script, out = server(tmp_path, body), tmp_path / "out"
     environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{sglang(tmp_path / 'path')}"}
     command = [sys.executable, "-m", "runners", "record", "--out", str(out), "--", sys.executable, str(script)]
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where these tests run under nohup
     recording = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    signal.signal(signal.SIGHUP, hang_up)
     assert recording.stdout
     served = int(recording.stdout.readline())
     recording.send_signal(number)
