@@ -95,12 +95,13 @@ def session(channel: int, target: Target, kind: Kind) -> None:
     """
     watch = Recorder(channel)
     run_case: RunCase | None = None
+    opened: RunCase | End | None = None
     built = False
     while (frame := receive(partial(read_exactly, channel))) is not None:
         case, watch.asked = case_from_json(frame.head["case"]), frame.head["asked"]
         if frame.head["open"]:
             if built:
-                run_case = None
+                run_case = opened = None  # nothing here refers to the last setup while it is freed
                 kind.closed(watch)
             built = True
             opened = kind.opened(frame.head, case, target, watch)
