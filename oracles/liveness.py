@@ -18,7 +18,7 @@ _LINE = re.compile(r":\d+\b")
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """A verdict for each input. It is recorded by the way from its owner, or by its form where nobody ever held it,
+    """A verdict for each input. It is recorded by the way from its owner, or by its form if it never had an owner,
     with its fate and sglang's lines in UTF-8."""
     record = Record(trace)
     wrongs: list[Wrong] = []
@@ -32,7 +32,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             cell = Cell(step=step, buffer=name, row=-1, column=-1, got=fate, want="held")
             detail = f"In step {step} a graph is replayed that reads or writes {name}, which is {fate}: {more}."
             wrongs.append(Wrong(where=_where(more), detail=detail, cell=cell))
-    return conclude_each(ORACLE, wrongs, compared, nothing="no graph of ours was launched")
+    return conclude_each(ORACLE, wrongs, compared, nothing="no recorded graph was launched")
 
 
 def _where(lines: str) -> str:

@@ -45,7 +45,7 @@ def ways(roots: Mapping[str, Any], storages: Collection[int], *, last_call: bool
     out. last_call: by attributes about the last call as well, which the next call replaces."""
     to: dict[int, Way] = {}
     seen: set[int] = set()
-    # By generation: an entry is an object, its parent's number and the hop from there.
+    # Breadth first. An entry holds an object, its parent's number and the hop from there.
     entries: list[tuple[Any, int, Hop]] = [(roots, -1, ("", ""))]
     waiting = deque([0])
     while waiting and len(to) < len(storages):

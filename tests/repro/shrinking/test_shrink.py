@@ -298,7 +298,7 @@ def test_every_improvement_is_told_before_anything_else_is_run() -> None:
 
 @pytest.mark.parametrize(("runner", "family"), [("verify", GDN), ("verify", GPT_OSS), ("draft", DEEPSEEK)])
 def test_a_family_becomes_llama_where_it_still_fails(runner: str, family: str) -> None:
-    """Also where another model's verify is told of no accepted drafts."""
+    """A case shrinks to Llama although Llama's verify takes no counts of accepted drafts."""
     setup = fitted(replace(START.setup, runner=runner, family=family, capture_bs=(2,), slots=2, page_size=1))
     requests = tuple(Request(slot=n, seq_len=2, data=n, accepted=min(1, accepted_max(setup))) for n in (1, 2))
     case = Case(setup=setup, steps=(Step(requests=requests),))

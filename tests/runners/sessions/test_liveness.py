@@ -140,7 +140,7 @@ def local() -> tuple[emulated.Graph, torch.Tensor]:
     return captured(lambda: [scale * 2])[0], scale
 
 
-def test_a_local_of_the_capture_is_freed_once_nobody_holds_it() -> None:
+def test_a_local_of_the_capture_is_freed_with_its_last_reference() -> None:
     graph, scale = local()
     assert graph.freed() == []
     del scale
