@@ -31,6 +31,8 @@ from tests.builders.capturing import captured
 from tests.builders.cases import FULL, PADDED, PAIR, case_of, setup_of
 from tests.builders.only_verdict import only
 
+pytestmark = pytest.mark.emulated
+
 CASE = case_of(setup_of("draft"), FULL)
 RUNNER = "sglang/srt/speculative/eagle_draft_cuda_graph_runner.py"
 RESET = "buffers.seq_lens.fill_(self.seq_len_fill_value)"
