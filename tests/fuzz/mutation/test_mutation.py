@@ -19,6 +19,8 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import End, RecordedArray, Termination, Trace
 from runners.sessions.mutation import edited
 
+pytestmark = pytest.mark.emulated
+
 SOURCE = '''
 import bisect
 import torch

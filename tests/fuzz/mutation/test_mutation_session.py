@@ -24,6 +24,8 @@ from runners.recording.observer import Unsupported
 from runners.sessions.mutation import swap
 from runners.targets.environments import sglang_path
 
+pytestmark = pytest.mark.emulated
+
 SOURCE = """
 import functools
 import contextlib
