@@ -131,7 +131,7 @@ def _touched(named: Sequence[str], target: Target, base: Target, plan: Plan, too
     """The runners and backends that a change touches."""
     changed = changes(named, tools.source(target), tools.source(base))
     with tools.tracing(base, log) as ways:
-        files = ran(tools.kept(base), plan.items, ways.run, say)
+        files = ran(tools.kept(base), plan.items, ways, say)
     of_change = touched(changed, files)
     for reason in of_change.reasons:
         say(reason)

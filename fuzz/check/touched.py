@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from fuzz.check.plan import Item, Pair
 from repro.cases.atomic_file import write_text
@@ -99,7 +100,33 @@ def _outline(statement: ast.stmt) -> str:
     return ast.dump(statement)
 
 
-def ran(folder: Path, items: Sequence[Item], run: Callable[[Case], Trace], tell: Callable[[str], None]) -> Ran:
+class Sessions(Protocol):
+    """Sessions that run cases. foresee: the cases of the sessions that come next. send: the cases that follow the next
+    one."""
+
+    def run(self, case: Case, /) -> Trace: ...
+
+    def foresee(self, rounds: Sequence[Sequence[Case]], /) -> None: ...
+
+    def send(self, upcoming: Sequence[Case], /) -> None: ...
+
+
+def traces(
+    items: Sequence[Item], sessions: Sessions, purpose: str, tell: Callable[[str], None]
+) -> Iterator[tuple[Item, list[Trace]]]:
+    """Each item with the traces of its cases, those behind it being opened ahead. purpose: the words of progress."""
+    for number, item in enumerate(items):
+        if number % PROGRESS == 0:
+            tell(f"{purpose}: {number} of {len(items)} setups traced")
+        sessions.foresee([later.cases for later in items[number + 1 :]])
+        of_item = []
+        for place, case in enumerate(item.cases, start=1):
+            sessions.send(item.cases[place:])
+            of_item.append(sessions.run(case))
+        yield item, of_item
+
+
+def ran(folder: Path, items: Sequence[Item], sessions: Sessions, tell: Callable[[str], None]) -> Ran:
     """The files that each pair runs for these items: as kept in this folder, else by running them in sessions that note
     it. No file of pairs that cannot be run. BadInput if none can."""
     cases = hashlib.sha256("".join(digest(case) for item in items for case in item.cases).encode())
@@ -107,7 +134,7 @@ def ran(folder: Path, items: Sequence[Item], run: Callable[[Case], Trace], tell:
     try:
         stored = json.loads(path.read_text())
     except (OSError, ValueError):
-        stored = _traced(items, run, tell)
+        stored = _traced(items, sessions, tell)
         if not any(stored.values()):
             raise BadInput("--only-changed: no runner ran any file on the base") from None
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,15 +142,13 @@ def ran(folder: Path, items: Sequence[Item], run: Callable[[Case], Trace], tell:
     return {item.pair: frozenset(stored["/".join(item.pair)]) for item in items}
 
 
-def _traced(items: Sequence[Item], run: Callable[[Case], Trace], tell: Callable[[str], None]) -> dict[str, list[str]]:
+def _traced(items: Sequence[Item], sessions: Sessions, tell: Callable[[str], None]) -> dict[str, list[str]]:
     """The files of each pair."""
     files: dict[str, set[str]] = {}
-    for number, item in enumerate(items):
-        if number % PROGRESS == 0:
-            tell(f"which files runners run is traced once: {number} of {len(items)} setups")
+    for item, of_item in traces(items, sessions, "files that runners run, looked at once", tell):
         names = files.setdefault("/".join(item.pair), set())
-        for case in item.cases:
-            names.update(json.loads(run(case).facts.get(FILES, "[]")))
+        for trace in of_item:
+            names.update(json.loads(trace.facts.get(FILES, "[]")))
     return {pair: sorted(names) for pair, names in files.items()}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from fuzz.aiming import Asked
 from fuzz.check.command import published
 from fuzz.check.plan import Item, Pair, directed, pairs
-from fuzz.check.touched import changes
+from fuzz.check.touched import changes, traces
 from fuzz.mutation.scope import Lines
 from fuzz.touching import Changed, Way, changed, reaches, ways
 from repro.cases.case import Setup, Target, engine_refuses
@@ -20,8 +20,6 @@ from runners.processes.pool import Pool
 from runners.processes.warm import room_for
 from runners.targets.environments import lacks, sglang_path
 from runners.targets.mended import counts_as
-
-PROGRESS = 10
 
 
 def touching(named: Sequence[str], target: Target, runner: str, backend: str, timeout_s: float, log: Path) -> list[Way]:
@@ -76,16 +74,14 @@ def _items(target: Target, pair: tuple[str, str]) -> list[Item]:
 def _traced(pool: Pool, items: Sequence[Item]) -> dict[Setup, Lines]:
     """The lines of the changed files that the cases of each item run."""
     lines: dict[Setup, Lines] = {}
-    for number, item in enumerate(items):
-        if number % PROGRESS == 0:
-            say(f"--touching: which setups reach the change is traced: {number} of {len(items)}")
-        lines[item.setup] = _lines([pool.run(case) for case in item.cases])
+    for item, of_item in traces(items, pool, "--touching: which setups reach the change", say):
+        lines[item.setup] = _lines(of_item)
     return lines
 
 
-def _lines(traces: Sequence[Trace]) -> Mapping[str, frozenset[int]]:
+def _lines(of_item: Sequence[Trace]) -> Mapping[str, frozenset[int]]:
     numbers: dict[str, set[int]] = {}
-    for trace in traces:
+    for trace in of_item:
         for path in ("built_lines", "lines"):
             for file, of_file in trace.path(-1, path).items():
                 numbers.setdefault(file, set()).update(of_file.tolist())

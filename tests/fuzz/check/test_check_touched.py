@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from fuzz.check.plan import Item, directed
-from fuzz.check.touched import Change, changes, only_functions, ran, touched
+from fuzz.check.touched import Change, changes, only_functions, ran, touched, traces
 from repro.cases.case import Case, Target
 from repro.commands.cli import BadInput
 from repro.traces.trace import End, Termination, Trace
@@ -140,28 +140,47 @@ def items() -> list[Item]:
     return [directed("draft", "triton")[0], directed("decode", "fa3")[0]]
 
 
-def test_which_files_runners_run_is_asked_once(tmp_path: Path) -> None:
-    asked: list[Case] = []
+class Noting:
+    """Sessions that run the files of RAN, and note what is said to them. how: the end of each run."""
 
-    def run(case: Case) -> Trace:
-        asked.append(case)
+    def __init__(self, how: Termination = Termination.DONE) -> None:
+        self.asked: list[Case] = []
+        self.foreseen: list[Sequence[Sequence[Case]]] = []
+        self.sent: list[Sequence[Case]] = []
+        self._how = how
+
+    def run(self, case: Case) -> Trace:
+        self.asked.append(case)
         facts = {"files": json.dumps(sorted(RAN[case.setup.runner, case.setup.backend]))}
-        return Trace(ended=End(how=Termination.DONE), facts=facts)
+        return Trace(ended=End(how=self._how), facts=facts if self._how is Termination.DONE else {})
 
+    def foresee(self, rounds: Sequence[Sequence[Case]]) -> None:
+        self.foreseen.append(rounds)
+
+    def send(self, upcoming: Sequence[Case]) -> None:
+        self.sent.append(upcoming)
+
+
+def test_which_files_runners_run_is_asked_once(tmp_path: Path) -> None:
+    sessions = Noting()
     folder, cases = tmp_path / "kept", sum(len(item.cases) for item in items())
-    assert ran(folder, items(), run, print) == RAN
-    assert len(asked) == cases
-    assert ran(folder, items(), run, print) == RAN and len(asked) == cases
+    assert ran(folder, items(), sessions, print) == RAN
+    assert len(sessions.asked) == cases
+    assert ran(folder, items(), sessions, print) == RAN and len(sessions.asked) == cases
     # Another plan may have others.
-    assert set(ran(folder, items()[:1], run, print)) == {("draft", "triton")} and len(asked) > cases
+    assert set(ran(folder, items()[:1], sessions, print)) == {("draft", "triton")} and len(sessions.asked) > cases
+
+
+def test_sessions_know_which_setups_and_cases_are_traced_next() -> None:
+    sessions, every = Noting(), items()
+    traced = [item for item, _ in traces(every, sessions, "files", print)]
+    assert traced == every and sessions.foreseen == [[every[1].cases], []]
+    assert sessions.sent == [item.cases[place:] for item in every for place in range(1, 1 + len(item.cases))]
 
 
 def test_a_base_of_which_no_runner_runs_a_file_says_nothing_of_a_change(tmp_path: Path) -> None:
-    def run(case: Case) -> Trace:
-        return Trace(ended=End(how=Termination.ERROR))
-
     with pytest.raises(BadInput, match="no runner ran any file"):
-        ran(tmp_path, items(), run, print)
+        ran(tmp_path, items(), Noting(Termination.ERROR), print)
     assert not list(tmp_path.iterdir())
 
 
