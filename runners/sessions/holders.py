@@ -21,15 +21,17 @@ Hop = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The way to a tensor. hops: from the mapping of all roots on; each by an item's key, or by an attribute's name."""
+    """The way to a tensor. hops: from the mapping of all roots on; each by an item's key, or by an attribute's name.
+    The first is a root's name, or a module's."""
 
     hops: tuple[Hop, ...]
 
     def end(self, roots: Mapping[str, Any]) -> Any:
         """The object that is there now; None if the way leads nowhere."""
-        value: Any = roots
+        (_, first), *hops = self.hops
         try:
-            for kind, key in self.hops:
+            value: Any = roots[first] if first in roots else vars(sys.modules[first])
+            for kind, key in hops:
                 value = value[key] if kind == _ITEM else getattr(value, key)
         except (AttributeError, KeyError, IndexError, TypeError):
             return None
@@ -92,7 +94,8 @@ def _way(entries: list[tuple[Any, int, Hop]], number: int) -> Way:
 
 def _parts(value: Any) -> Iterator[tuple[Hop, Any]]:
     if isinstance(value, dict):
-        yield from (((_ITEM, key), part) for key, part in list(value.items()))
+        # Not by its class's own items(): mappings of Transformers import hundreds of modules there.
+        yield from (((_ITEM, key), part) for key, part in list(dict.items(value)))
     elif isinstance(value, list | tuple | deque):
         yield from (((_ITEM, place), part) for place, part in enumerate(value))
     elif isinstance(value, MethodType):

@@ -19,7 +19,8 @@ class Liveness:
         self._known: dict[int, tuple[int, Way]] = {}
         storages = {number for graph in graphs for number in graph.inputs}
         for search in range(3):
-            self._known |= self._found(search, storages - self._known.keys())
+            if missing := storages - self._known.keys():
+                self._known |= self._found(search, missing)
 
     def gone(self, graph: Any) -> Iterator[tuple[str, str]]:
         """The inputs of this graph that sglang has let go of, by name, and what became of each, in words."""
@@ -39,9 +40,8 @@ class Liveness:
 
     def _lost(self, inputs: Iterable[int]) -> dict[int, Way]:
         """An input that owners held and that a module alone holds has been replaced, and counts."""
-        roots = roots_with_modules(self._owners)
         known = {number: self._known[number] for number in inputs if number in self._known}
-        lost = {number: way for number, way in known.items() if storage_of(way[1].end(roots)) != number}
+        lost = {number: way for number, way in known.items() if storage_of(way[1].end(self._owners)) != number}
         for search in {search for search, _ in lost.values()}:
             others = self._found(search, {number for number, (by, _) in lost.items() if by == search})
             self._known |= others
@@ -49,7 +49,7 @@ class Liveness:
         return {number: way for number, (_, way) in lost.items()}
 
     def _fate(self, way: Way) -> str:
-        now = way.end(roots_with_modules(self._owners))
+        now = way.end(self._owners)
         return "bound anew" if storage_of(now) else "let go of"
 
 

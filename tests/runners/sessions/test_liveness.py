@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -208,6 +209,20 @@ def test_a_way_goes_by_items_attributes_and_slots() -> None:
     entries.clear()
     assert other.end(roots) is None
     assert ways(roots, storages, last_call=False) == {}
+
+
+class Lazy(dict[str, torch.Tensor]):
+    """Makes values when it is asked for its items, as mappings of Transformers import their models."""
+
+    def items(self) -> NoReturn:
+        raise AssertionError("a search is no reason to make them")
+
+
+def test_a_search_makes_nothing() -> None:
+    tensor = torch.ones(2)
+    roots = {"lazy": Lazy(made=tensor)}
+    [way] = ways(roots, {holders.storage_of(tensor)}, last_call=False).values()
+    assert str(way) == "lazy[made]"
 
 
 def seen(**words: str) -> Trace:
