@@ -121,6 +121,19 @@ def test_other_families_keep_states_and_drafts_leave_them_alone(runner: str, fam
     assert verdicts["state_values"].status is verdicts["state_writes"].status is Status.PASS
 
 
+@pytest.mark.emulated("0.5.12.post1")
+@pytest.mark.parametrize("topk", [1, 2])
+def test_chains_and_trees_are_committed_where_each_has_a_worker(topk: int) -> None:
+    """A chain by EAGLEWorkerV2, a tree by EAGLEWorker, which verifies trees up to 0.5.12.post1."""
+    setup = replace(VERIFY, topk=topk, num_draft_tokens=4 if topk == 1 else VERIFY.num_draft_tokens)
+    case = Case(setup=setup, steps=(ACCEPTED.steps[1],))
+    with Pool(Target("0.5.12.post1", "emulated"), timeout_s=120) as pool:
+        trace = pool.run(case)
+    verdicts = {verdict.oracle: verdict for verdict in judge_all(case, trace)}
+    assert trace.ended.how is Termination.DONE, trace.ended
+    assert verdicts["state_values"].status is verdicts["state_writes"].status is Status.PASS
+
+
 def test_states_are_kept_at_whole_pages_and_once_a_verify_at_most() -> None:
     for page_size, tokens, interval in ((1, 4, 4), (1, 7, 7), (4, 7, 8), (64, 7, 64), (1, 2, 4)):
         setup = replace(VERIFY, page_size=page_size, num_draft_tokens=tokens, num_steps=2 if tokens < 4 else 3)
