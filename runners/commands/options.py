@@ -76,7 +76,7 @@ def _add_bundles(commands: Commands) -> None:
     bundle.add_argument(
         "--fa3",
         action="store_true",
-        help="with FlashAttention 3's kernels, for H100 and H200, the dtypes and head dims that cases draw: 12 MB more",
+        help="with FlashAttention 3's kernels, for H100 and H200, the dtypes and head dims that cases draw: 15 MB more",
     )
     unpack = commands.add_parser(
         "unpack", help="unpack a bundle into the cache; the last line printed is a shell command"

@@ -1,8 +1,9 @@
 """FlashAttention 3 for a bundle: sglang-kernel's library of it, of which only what cases launch is carried.
 
 The published library has 1.07 GB, for three kinds of GPU, all head dims and three dtypes, which no bundle has room for.
-Of its GPU code stays what an H100 or H200 runs for cases: the dtypes and head dims that they draw, and what serves all
-of them (the schedule and the combination of splits). What was left out fails when it is launched.
+Of its GPU code stays what an H100 or H200 runs for cases: the dtypes and head dims that they draw, latent attention's
+included, and what serves all of them (the schedule and the combination of splits). What was left out fails when it is
+launched, with "device kernel image is invalid".
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from runners.targets.environments import NotUsable
 
 MEMBER = "sgl_kernel/flash_ops.abi3.so"
 HOPPER = 90
-HEAD_DIMS = tuple(sorted(set(BACKEND_FACTS["fa3"].drawn_head_dims)))
+_FACTS = BACKEND_FACTS["fa3"]
+# Of values: those of ordinary attention, and the latent part, which is the value of latent attention.
+HEAD_DIMS = tuple(sorted({*_FACTS.drawn_head_dims, _FACTS.latent_dims[0]}))
 # How CUTLASS spells the dtypes that cases draw.
 _SPELT = {"float16": "6half_t", "bfloat16": "10bfloat16_t"}
-DTYPES = tuple(sorted({_SPELT[dtype] for dtype in BACKEND_FACTS["fa3"].drawn_dtypes}))
+DTYPES = tuple(sorted({_SPELT[dtype] for dtype in _FACTS.drawn_dtypes}))
 # In the mangled name of a kernel that attends: the values' head dim, then the dtype.
 _ATTENDS = re.compile(r"FlashAttnFwdSm\d+.*?ELi(\d+)EN\w*?_(\d+[a-z]\w*?_t)E")
 

@@ -70,6 +70,7 @@ def test_what_is_not_a_library_is_refused() -> None:
     [
         (90, [FORWARD.format(gpu=90, dim=64, dtype="6half_t")], True),
         (90, [FORWARD.format(gpu=90, dim=64, dtype="10bfloat16_t")], True),
+        (90, [FORWARD.format(gpu=90, dim=512, dtype="6half_t")], True),
         (90, [PREPARE, COMBINE], True),
         (80, [PREPARE], False),
         (80, [FORWARD.format(gpu=80, dim=64, dtype="6half_t")], False),
