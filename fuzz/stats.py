@@ -13,11 +13,13 @@ from fuzz.draw import states
 from fuzz.draw.aim import possible_states
 from fuzz.draw.near import possible_near
 from fuzz.draw.transitions import exercised, possible
+from fuzz.lines import lines_of
 from fuzz.reasons import Reasons
 from repro.cases.case import Case, Setup, Target
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.campaign import Campaign, CampaignFinding, Covered, Progress, Transition
 from repro.traces.finding import Status, Verdict, by_oracle
+from repro.traces.line_ranges import line_ranges
 from repro.traces.trace import NOTHING, STALE, Termination, Trace
 
 FACTS_MAX = 5  # different values of one fact that are worth listing
@@ -59,6 +61,7 @@ class CampaignStats:
         self._possible: set[Transition] = set()
         self._transitions: Counter[Transition] = Counter()
         self._states: Counter[str] = Counter()
+        self._lines: defaultdict[str, set[int]] = defaultdict(set)
         self._verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._endings: Counter[str] = Counter()
         self._unknown = Reasons()
@@ -100,6 +103,8 @@ class CampaignStats:
             self._possible |= possible(case.setup)
         self._transitions.update(transitions)
         self._states.update(reached)
+        for file, numbers in lines_of([trace]).items():
+            self._lines[file] |= numbers
         self._endings[trace.ended.how.value] += 1
         if not trace.ended.how.took_place:
             self._not_run[trace.ended.how].add(trace.ended.what or trace.ended.detail)
@@ -171,6 +176,7 @@ class CampaignStats:
             transitions_missing=tuple(sorted(self._possible - self._transitions.keys())),
             states=dict(sorted(self._states.items())),
             states_missing=tuple(sorted(self._possible_states() - self._states.keys())),
+            lines={file: line_ranges(numbers) for file, numbers in sorted(self._lines.items())},
             findings=tuple(self.findings.values()),
             known=dict(self.known.most_common()),
             stale=dict(self._stale.most_common()),

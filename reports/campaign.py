@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reports.lines import lines_run
 from reports.wording import counted, duration
 from repro.traces.campaign import Campaign
 
@@ -30,6 +31,9 @@ def summary(done: Campaign) -> list[str]:
         lines.append(f"  {done.skipped:,} more cases were not run, as their setup could not be built")
     if done.states_missing:
         lines.append(f"  states in no replay: {'; '.join(done.states_missing)}")
+    if done.lines:
+        ran, every = lines_run([done])
+        lines.append(f"  lines of sglang: {ran:,} of {every:,} in {counted(len(done.lines), 'file')}")
     if unknown := done.facts.get("reference"):
         lines.append(f"  reference: {unknown}")
     lines += [f"  known: {counted(count, 'case')} of {issue}" for issue, count in done.known.items()]

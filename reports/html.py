@@ -20,6 +20,7 @@ from reports import changes, frames, growth, packing, tables, trends, wording
 from reports.cards import cards
 from reports.events import Square, release_and_engine, target_order
 from reports.frames import CaseTuple
+from reports.lines import by_date, by_file
 from reports.nights import bugs, nights
 from reports.pages import columns, pages
 from reports.subjects import Subject, subjects, targets
@@ -162,6 +163,8 @@ def _record(history: History) -> Parts:
         "chart_size": (growth.WIDTH, growth.HEIGHT, growth.EDGE),
         "verdicts": _verdicts(campaigns),
         "reasons": _reasons(campaigns),
+        "line_days": by_date(history),
+        "line_files": by_file(history),
         "runs": history.runs,
         "runs_max": RUNS_MAX,
         "campaigns": list(reversed(campaigns)),

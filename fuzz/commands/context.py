@@ -21,6 +21,7 @@ from fuzz.commands.options import examples
 from fuzz.commands.session_hooks import Place, session_hooks
 from fuzz.draw.corpus import SharedCorpus
 from fuzz.draw.rounds import EVERY, part, rounds
+from fuzz.lines import of_functions
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
 from reports.campaign import brief, summary
@@ -37,6 +38,7 @@ from repro.traces.campaign import Campaign, Replay, dumps
 from runners.processes.served import setups_per_session
 from runners.processes.warm import room_for
 from runners.targets.devices import gpus, spread, visible
+from runners.targets.environments import sglang_path
 
 
 class CommandContext:
@@ -79,6 +81,7 @@ class CommandContext:
             setups_per_session=options.setups_per_session or setups_per_session(target.engine),
             issues=self.issues,
             traces=options.keep_traces,
+            lines=getattr(options, "lines", False),
         )
         return session_hooks(place, self.ledger, self.display.tell, remember=self.corpus.remember)
 
@@ -124,7 +127,8 @@ class CommandContext:
                 known = stored[index - 1 :: count]
                 stream = CaseStream(chain(known, cases), cases.coming, cases.leave)
                 with held():
-                    done = self.put(campaign(plan, stream, hooks))
+                    ended = campaign(plan, stream, hooks)
+                    done = self.put(of_functions(ended, sglang_path(plan.target)) if ended.lines else ended)
         self.say(*(summary(done) if getattr(self.options, "verbose", True) else brief(done)))
         return done
 

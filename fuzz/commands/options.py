@@ -101,6 +101,8 @@ def complete(options: argparse.Namespace) -> None:
     options.minutes = None if options.cases else options.minutes or profile.minutes
     if options.examples and options.workers > 1:
         raise BadInput("--examples cannot be combined with --workers, which share whole rounds of drawn cases")
+    if options.lines and (options.workers > 1 or options.cluster):
+        raise BadInput("--lines: not with --workers or --cluster")
     alone = {"workers": options.workers > 1, "shard": options.shard, "examples": options.examples}
     for name, value in {**alone, "keep-traces": options.keep_traces}.items():
         if options.cluster and value:

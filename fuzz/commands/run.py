@@ -54,6 +54,11 @@ def add_parser(commands: Commands) -> None:
         help="with --cluster: seconds of work in a chunk, which is lost with its node (default: %(default)g)",
     )
     _add_aim(parser)
+    parser.add_argument(
+        "--lines",
+        action="store_true",
+        help="note which lines of sglang the cases run, which takes several times as long",
+    )
     parser.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
     parser.add_argument("--profile", choices=PROFILES, default=DEFAULT, help="how much to try (default: %(default)s)")
     parser.add_argument(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fuzz.draw.transitions import exercised
 from fuzz.in_flight import InFlight
+from fuzz.mutation.scope import PREFIXES
 from fuzz.reference_schedule import ReferenceSchedule
 from fuzz.triage import Hooks, unexplained
 from oracles.catalogue import judge_all, overall, oversteps
@@ -37,7 +38,7 @@ class Place:
     """The place where a campaign's cases are run, and its files. out: folder of findings. log: what workers print.
     timeout_s: seconds of silence that are a hang. standbys: sessions that may be open ahead. setups_per_session: how
     many setups a session process may serve. device: the GPU; empty: any. issues: known ones, with which failures are
-    explained. traces: whether those of findings are kept."""
+    explained. traces: whether those of findings are kept. lines: whether those of sglang that run are noted."""
 
     target: Target
     out: Path
@@ -48,6 +49,7 @@ class Place:
     device: str = ""
     issues: Sequence[Issue] = ()
     traces: bool = False
+    lines: bool = False
 
 
 @contextmanager
@@ -74,6 +76,8 @@ def session_hooks(
         experiments(place.issues, judge_all, overall, timeout_s=timeout_s, log=log, device=device) as explainer,
         closing(Pools(lambda _: pool.waiting())) as waiter,
     ):
+        if place.lines:
+            pool.change({"lines": list(PREFIXES)})
         binding = _Binding(place, ledger, pool, schedule, in_flight, waiter, explainer, remember)
         yield binding.hooks(tell)
     in_flight.clear()

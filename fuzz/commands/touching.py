@@ -10,12 +10,12 @@ from fuzz.aiming import Asked
 from fuzz.check.command import published
 from fuzz.check.plan import Item, Pair, directed, pairs
 from fuzz.check.touched import changes, traces
+from fuzz.lines import lines_of
 from fuzz.mutation.scope import Lines
 from fuzz.touching import Changed, Way, changed, reaches, ways
 from repro.cases.case import Setup, Target, engine_refuses
 from repro.cases.release_list import has_runner
 from repro.commands.cli import BadInput, say
-from repro.traces.trace import Trace
 from runners.processes.pool import Pool
 from runners.processes.warm import room_for
 from runners.targets.environments import lacks, sglang_path
@@ -33,7 +33,7 @@ def touching(named: Sequence[str], target: Target, runner: str, backend: str, ti
         raise BadInput(f"{what}: it changes no Python file of sglang")
     kinds = {pair: _items(target, pair) for pair in pairs() if runner in ("", pair[0]) and backend in ("", pair[1])}
     with Pool(target, timeout_s=timeout_s, log=log, standbys=room_for(target.engine)) as pool:
-        pool.change({"trace": list(lines)})
+        pool.change({"lines": list(lines)})
         reached = list(_ways(pool, {pair: items for pair, items in kinds.items() if items}, lines))
     if not reached:
         raise BadInput(f"{what}: no runner of {target} comes to a line of it ({', '.join(sorted(lines))})")
@@ -75,14 +75,5 @@ def _traced(pool: Pool, items: Sequence[Item]) -> dict[Setup, Lines]:
     """The lines of the changed files that the cases of each item run."""
     lines: dict[Setup, Lines] = {}
     for item, of_item in traces(items, pool, "--touching: which setups reach the change", say):
-        lines[item.setup] = _lines(of_item)
+        lines[item.setup] = lines_of(of_item)
     return lines
-
-
-def _lines(of_item: Sequence[Trace]) -> Mapping[str, frozenset[int]]:
-    numbers: dict[str, set[int]] = {}
-    for trace in of_item:
-        for path in ("built_lines", "lines"):
-            for file, of_file in trace.path(-1, path).items():
-                numbers.setdefault(file, set()).update(of_file.tolist())
-    return {file: frozenset(of_file) for file, of_file in numbers.items()}

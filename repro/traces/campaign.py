@@ -15,6 +15,7 @@ from repro.cases.codec import case_from_json, case_to_json
 from repro.traces.earlier import UNFIT, places, reasons_told_apart, renamed
 from repro.traces.excerpt import Excerpt
 from repro.traces.finding import OF_PLANS, Cell, Finding, Status, Verdict, fingerprint
+from repro.traces.line_ranges import line_numbers
 from repro.traces.typed import BadRecord, typed
 
 _SETUP = frozenset({"runner", "backend"})  # of a finding's case, stored beside it
@@ -178,14 +179,16 @@ class Campaign:
     could not be made, and how often; errors also of runs that triage a failure. unknown: why oracles said UNKNOWN of
     the others, and how often; of those that differ in numbers alone the first. transitions_possible: how many
     transitions the setups drawn allow; transitions_missing: those of them that no replay made. states: cases with
-    replays in each state; states_missing: those that none had. stages: seconds spent on draw, build, graph, eager,
-    record, pass (the rest of a run: process and transport), judge, store, confirm, shrink. facts: what the traces said
-    about release, adapter, engine, torch, machine. known: how many cases showed a known issue, by issue, where known
-    issues were asked about; such failures are no findings. only_mended: failures that cases showed only with known
-    issues mended, and how often: the fault of a patch, or hidden by the issue that it mends; no findings. stale: in how
-    many cases each value was stale and had no known reader. aim: what all setups had, as options of python -m fuzz run;
-    empty: whatever was drawn. workers: processes that ran cases at the same time; seconds
-    is then the longest, stages are added up.
+    replays in each state; states_missing: those that none had. lines: of sglang that cases ran, by file, as in
+    `12-15, 20`, where they were noted; lines_missing: those of these files that none ran. stages: seconds spent on
+    draw, build, graph, eager, record, pass (the rest of a run: process and transport), judge, store, confirm,
+    shrink. facts: what the traces said about release, adapter, engine, torch, machine. known: how many cases showed
+    a known issue, by issue, where known issues were asked about; such failures are no findings. only_mended:
+    failures that cases showed only with known issues mended, and how often: the fault of a patch, or hidden by the
+    issue that it mends; no findings. stale: in how many cases each value was stale and had no known reader. aim:
+    what all setups had, as options of python -m fuzz run; empty: whatever was drawn. workers: processes that ran
+    cases at the same time; seconds is then the longest, stages are added
+    up.
     """
 
     target: Target
@@ -218,6 +221,8 @@ class Campaign:
     only_mended: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[str, int] = field(default_factory=dict)
     states_missing: tuple[str, ...] = ()
+    lines: Mapping[str, str] = field(default_factory=dict)
+    lines_missing: Mapping[str, str] = field(default_factory=dict)
     stale: Mapping[str, int] = field(default_factory=dict)
     aim: str = ""
 
@@ -244,6 +249,8 @@ class Campaign:
                 typed(Transition(**part)) for part in parts.get("transitions_missing", ())
             )
             parts["states_missing"] = tuple(parts.get("states_missing", ()))
+            for text in (*parts.get("lines", {}).values(), *parts.get("lines_missing", {}).values()):
+                line_numbers(text)
             parts["findings"] = tuple(finding for part in parts["findings"] for finding in _founds(part))
             return typed(cls(**parts))
         except BadRecord:

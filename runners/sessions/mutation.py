@@ -42,12 +42,13 @@ _DEPTH_MAX = 8
 
 
 def changed(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession:
-    """The function that opens sessions as `change` says: {"edit": a Mutant's change}, {"trace": prefixes of file
-    names}, or {"files": prefixes of file names}."""
+    """The function that opens sessions as `change` says: {"edit": a Mutant's change}, or with prefixes of file
+    names {"trace": ...}, {"lines": ...} or {"files": ...}."""
     if "files" in change:
         return functools.partial(_with_files, tuple(change["files"]), open_session)
-    if "trace" in change:
-        return functools.partial(_traced, tuple(change["trace"]), open_session)
+    for name in ("trace", "lines"):
+        if name in change:
+            return functools.partial(_traced, tuple(change[name]), name == "trace", open_session)
 
     def opened(setup: Setup, target: Target, watch: Watch) -> RunCase:
         if engine.device == "cpu" and change["edit"]["file"].startswith(recurrent.ASKING):
@@ -168,12 +169,18 @@ def _last_line(code: CodeType) -> int:
 
 
 def _traced(
-    prefixes: tuple[str, ...], open_session: OpenSession, setup: Setup, target: Target, watch: Watch
+    prefixes: tuple[str, ...],
+    with_places: bool,
+    open_session: OpenSession,
+    setup: Setup,
+    target: Target,
+    watch: Watch,
 ) -> RunCase:
     """An ordinary session that also records which lines of files under these prefixes it ran: under path `lines`, by
-    file; those that ran before capture under `built_lines`. Under `places` and `built_places` which parts of lines: of
-    each instruction its first line and column and its last; not of kernels, which an interpreter rewrites."""
-    lines = _Lines(prefixes)
+    file; those that ran before capture under `built_lines`. With places, it records under `places` and `built_places`
+    which parts of lines: of each instruction its first line and column and its last; not of kernels, which an
+    interpreter rewrites."""
+    lines = _Lines(prefixes, with_places)
     with lines:
         run_case = open_session(setup, target, Phases(watch, lines.at))
 
@@ -206,8 +213,8 @@ class _Calls:
 class _Lines:
     """While entered, notes the lines that run. Mutable."""
 
-    def __init__(self, prefixes: tuple[str, ...]) -> None:
-        self._prefixes = prefixes
+    def __init__(self, prefixes: tuple[str, ...], with_places: bool) -> None:
+        self._prefixes, self._with_places = prefixes, with_places
         self._names: dict[str, str] = {}
         self.phase = "built_lines"
         self.seen: dict[str, dict[str, set[int]]] = {"built_lines": {}, "lines": {}}
@@ -239,7 +246,7 @@ class _Lines:
             return None
         seen, lines, offsets = self.seen[self.phase].setdefault(name, set()), calls.lines, calls.offsets
         seen.add(frame.f_lineno)
-        frame.f_trace_opcodes = _KERNELS not in frame.f_code.co_names
+        frame.f_trace_opcodes = self._with_places and _KERNELS not in frame.f_code.co_names
 
         def line(frame: FrameType, event: str, argument: object) -> Any:
             if event == "opcode":

@@ -9,11 +9,12 @@ from statistics import median
 
 from repro.ledger.read import History
 
-# Seconds of a job where the ledger has none of its kind; of a campaign those before its first case.
-CHECK_S, FIX_S, OPENING_S = 15.0, 60.0, 30.0
+# Seconds of a job where the ledger has none of its kind; of a campaign those before its first case; of one that notes
+# lines all.
+CHECK_S, FIX_S, OPENING_S, LINES_S = 15.0, 60.0, 30.0, 90.0
 # The shortest campaign that is worth its opening.
 MINUTES_MIN = 0.1
-_CHECKS, _FIX, _CAMPAIGN = ("test_seed", "test_finding"), "test_fix", "test_campaign"
+_CHECKS, _FIX, _CAMPAIGN, _LINES = ("test_seed", "test_finding"), "test_fix", "test_campaign", "test_lines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +75,10 @@ def costs(history: History) -> Costs:
 
 def plan(ids: Iterable[str], workers: int, each: Costs, minutes: float, limit: float | None = None) -> Plan:
     """ids: of the tests that are to be run. minutes: of each campaign, at most. limit: minutes of the whole run. Of
-    these, stored cases and fixes are left half at most, as campaigns are what finds a new bug."""
+    these, the other jobs are left half at most, as campaigns are what finds a new bug."""
     kinds = Counter(name.partition("::")[2].partition("[")[0] for name in ids)
     checks, fixes, campaigns = sum(kinds[name] for name in _CHECKS), kinds[_FIX], kinds[_CAMPAIGN]
-    rest = (checks * each.check + fixes * each.fix) / workers
+    rest = (checks * each.check + fixes * each.fix + kinds[_LINES] * LINES_S) / workers
     rounds = -(-campaigns // workers)  # campaigns that a worker has one after the other
     fits = True
     if limit is not None and campaigns:

@@ -29,6 +29,7 @@ from repro.ledger.rows import FINDING, SEED
 from repro.ledger.write import RUN_VARIABLE
 from repro.shrinking.replay import Outcome, outcome_of
 from repro.shrinking.store import keep
+from repro.traces.campaign import loads
 from repro.traces.finding import Finding
 from repro.upstream.fixes import FIXES
 from runners.processes.experiments import experiments
@@ -39,6 +40,8 @@ from tests.nightly.plugin import NAME, Nightly
 pytestmark = pytest.mark.nightly
 
 SILENCE_S = 120.0
+# Cases whose lines of sglang are noted, each of a setup of its own.
+LINES_CASES = 12
 # A command that has not ended by then never will: the longest thing it waits for is a worker's silence.
 PATIENCE_S = 3600.0
 
@@ -63,6 +66,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("engine", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines])
     if "job" in metafunc.fixturenames:
         metafunc.parametrize("job", [_job(*entry) for target in nightly.targets for entry in jobs(target)])
+    if "traced" in metafunc.fixturenames:
+        traced = [target for target in nightly.targets if target.engine != TOY]
+        metafunc.parametrize("traced", [_job(*entry) for target in traced for entry in jobs(target)])
 
 
 def jobs(target: Target) -> Iterator[tuple[Target, str, str]]:
@@ -82,6 +88,8 @@ def _job(target: Target, runner: str, backend: str) -> object:
 
 
 Conclude = Callable[[Judgement], None]
+# A target, a runner and its backend.
+Job = tuple[Target, str, str]
 
 
 @pytest.fixture
@@ -197,28 +205,32 @@ def test_fix(number: int, engine: str, nightly: Nightly, conclude: Conclude) -> 
     conclude(judge_fix(rows, ended.returncode, last_line(ended.stderr)))
 
 
-def test_campaign(job: tuple[Target, str, str], nightly: Nightly, conclude: Conclude) -> None:
+def test_campaign(job: Job, nightly: Nightly, conclude: Conclude) -> None:
+    conclude(_campaign(job, nightly, ["--minutes", str(nightly.minutes)], nightly.minutes * 60))
+
+
+def test_lines(traced: Job, nightly: Nightly, conclude: Conclude) -> None:
+    """A short campaign that notes which lines of sglang its cases run, for the report."""
+    words = ["--lines", "--cases", str(LINES_CASES), "--cases-per-setup", "1"]
+    conclude(_campaign(traced, nightly, words, 0.0))
+
+
+def _campaign(job: Job, nightly: Nightly, options: list[str], seconds: float) -> Judgement:
+    """The judgement of a campaign with these options, which takes about so long."""
     target, runner, backend = job
-    words = ["fuzz", "run", "--target", str(target), "--runner", runner, "--backend", backend]
-    words += ["--profile", nightly.profile_name, "--minutes", str(nightly.minutes), "--seed", str(nightly.seed)]
-    words += [
-        "--known-issues",
-        str(nightly.known_issues),
-        "--out",
-        str(nightly.out / f"{target}-{runner}-{backend}".replace("/", "-")),
-    ]
-    ended = command(words, nightly, nightly.minutes * 60 + PATIENCE_S)
-    rows = [
-        row
-        for row in read(nightly.path).campaigns
-        if (row.campaign.target, row.campaign.runner, row.campaign.backend) == job
-    ]
-    campaigns = [row.campaign for row in rows if row.run == nightly.run]
+    words = ["fuzz", "run", "--target", str(target), "--runner", runner, "--backend", backend, *options]
+    words += ["--profile", nightly.profile_name, "--seed", str(nightly.seed)]
+    name = f"{target}-{runner}-{backend}{'-lines' * ('--lines' in options)}".replace("/", "-")
+    folder = nightly.out / name
+    words += ["--known-issues", str(nightly.known_issues), "--out", str(folder)]
+    ended = command(words, nightly, seconds + PATIENCE_S)
+    record = folder / "record.json"
+    campaigns = loads(record.read_text())[0] if record.exists() else ()
     if not campaigns:
         text = f"{target} {runner}/{backend}: code {ended.returncode}: {last_line(ended.stderr)}"
-        conclude(Judgement(color=Color.RED, text=text))
-    before = [row.campaign for row in rows if row.run != nightly.run]
-    conclude(judge_campaign(campaigns[-1], before))
+        return Judgement(color=Color.RED, text=text)
+    before = [row.campaign for row in read(nightly.path).campaigns if row.run != nightly.run]
+    return judge_campaign(campaigns[-1], [c for c in before if (c.target, c.runner, c.backend) == job])
 
 
 def command(words: list[str], nightly: Nightly, seconds: float) -> subprocess.CompletedProcess[str]:

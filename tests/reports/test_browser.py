@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 SIZES = {"0": (0, 0), "10": (10, 3), "100000": (100_000, 50)}
 HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>\" onfocus='alert(3)' autofocus {{ 7 * 7 }}"
 SECTIONS: tuple[str, ...] = ("failures", "changes", "matrix", "coverage", "trends", "bugs", "nights")
-SECTIONS += ("recall", "verdicts", "runs", "figures", "cases")
+SECTIONS += ("lines", "recall", "verdicts", "runs", "figures", "cases")
 FIRST_PAINT_MAX, FILTER_MAX = 1000, 100  # milliseconds
 BYTES_MAX = 5_000_000
 

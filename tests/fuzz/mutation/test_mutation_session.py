@@ -145,6 +145,9 @@ def test_real_sglang_is_changed_in_one_session_and_whole_in_the_next() -> None:
         pool.change({"trace": list(PREFIXES)})
         lines = lines_of([pool.run(case)])
         assert {RUNNER, KERNEL} <= set(lines)
+        pool.change({"lines": list(PREFIXES)})
+        alone = pool.run(case)
+        assert lines_of([alone]) == lines and not alone.path(-1, "places")
         pool.change({"files": ["sglang"]})
         files = json.loads(pool.run(case).facts["files"])
         assert {RUNNER, KERNEL} <= set(files) and not [file for file in files if "multi_layer_eagle" in file]
