@@ -113,7 +113,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "Qwen3-Next with EAGLE3": "states behind experts, which round to halves here, differ from sequential decoding",
     "Qwen3.5 (GDN), Nemotron-H's next-token layer": "no configuration",
     "Kimi-Linear in verify": "sglang's model has no `get_embed_and_head`, which every draft worker asks it for",
-    "recurrent layers whose decode keeps states, with a replayed ring or a unified pool": "not tried",
+    "recurrent layers with a replayed ring or a unified pool": "not tried",
     "gpt-oss over flashinfer": "sglang has no such server",
     "DFLASH, DSPARK": "no adapter drives their workers",
 }

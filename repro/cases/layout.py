@@ -93,6 +93,11 @@ def track_interval(setup: Paged) -> int:
     return -(-most // setup.page_size) * setup.page_size
 
 
+def is_kept(setup: Paged, length: int) -> bool:
+    """True if a state of a request is kept that has come to this length, its new token included, by decoding."""
+    return length % track_interval(setup) == 0
+
+
 def draft_positions(setup: Paged, seq_len: int) -> Ints:
     """Row positions of the draft tokens of a request: [topk, num_steps].
 

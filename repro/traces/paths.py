@@ -234,8 +234,8 @@ class Recorded(StrEnum):
         meaning="Rows of an earlier call's inputs (`caller's NAME`) or outputs that have changed since.")
     STATE_SLOTS = PathRow("state_slots", When.STEP, sessions=RECURRENT, oracle="state_writes",
         arrays="owned int64 [raw_bs + kept]; PATH.KIND int64 [n]",
-        meaning="The state slot of each request, but of drafts, which change none, and of each state that a commit "
-        "keeps; by path (graph, eager) and kind (conv, temporal) those that it changed.")
+        meaning="The state slot of each request, but of drafts, which change none, and of each state that a commit or "
+        "a decode keeps; by path (graph, eager) and kind (conv, temporal) those that it changed.")
     STATE_VALUES = PathRow("state_values", When.STEP, sessions=RECURRENT, oracle="state_values",
         arrays="PATH.KIND, PATH.tracked KIND float32 [raw_bs, n]",
         meaning="The states that each path left the requests, by kind, in verify behind the commit of their `accepted` "

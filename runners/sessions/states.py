@@ -13,7 +13,7 @@ import torch
 
 from repro.cases.case import Request, Setup
 from repro.cases.families import changes_states
-from repro.cases.layout import Ints, state_slots, track_interval, tracked_slots
+from repro.cases.layout import Ints, is_kept, state_slots, track_interval, tracked_slots
 from repro.traces.paths import Recorded
 from runners.engines.sending import sent
 from runners.engines.staging import StagingBuffer
@@ -21,7 +21,7 @@ from runners.recording.observer import HarnessError
 from runners.releases.options import recurrent
 from runners.sessions import memory
 
-# In front of the kinds of states that graph and eager left with other bits, and of those that are kept behind a commit.
+# In front of the kinds of states that graph and eager left with other bits, and of those that are kept.
 DIFFER, TRACKED = "differ.", "tracked "
 Path = Sequence[tuple[int, int]]  # down a tree, its tokens' numbers there and what they are
 
@@ -37,6 +37,7 @@ class States:
         self.rows = [layer for layers in self.kinds.values() for layer in layers]
         self.snapshots = {kind: memory.Snapshots(layers) for kind, layers in self.kinds.items()}
         self._mapping = recurrent.slots_of_requests(model_runner) if self.rows else None
+        self._kept = recurrent.kept_in(model_runner) if self.rows else None
         self._filling: memory.Filling | None = None
         self.lay_out(0)
 
@@ -54,6 +55,8 @@ class States:
         if needed > len(self.rows[0]):
             raise HarnessError(f"there are {len(self.rows[0])} state slots, the layout needs {needed}")
         self._mapping[: len(self.slots)] = torch.from_numpy(self.slots).to(self._mapping)
+        if self._kept is not None:
+            self._kept[: len(self.tracked)] = torch.from_numpy(self.tracked).to(self._kept)[:, None]
 
     def fill(self, step: int, requests: Sequence[Request]) -> None:
         """Put each request's state into its slot, from its `data`, into others what differs from step to step, and
@@ -69,19 +72,21 @@ class States:
     def static(self) -> dict[str, torch.Tensor]:
         """All that outlives a call, by name."""
         rows = {f"{kind}_states.{n}": layer for kind, layers in self.kinds.items() for n, layer in enumerate(layers)}
-        mapping = {} if self._mapping is None else {"state_slots": self._mapping}
-        return {**rows, **self.of_drafts, **mapping}
+        mappings = {"state_slots": self._mapping, "kept_slots": self._kept}
+        mapped = {name: mapping for name, mapping in mappings.items() if mapping is not None}
+        return {**rows, **self.of_drafts, **mapped}
 
     def see_slots(
         self, staging: StagingBuffer, paths: Sequence[Recorded], requests: Sequence[Request], accepted: Sequence[Path]
     ) -> None:
-        """Record the state slots that are the batch's, those that keep a state behind a commit included, and those that
-        the paths had changed when their snapshots were taken. accepted: what was committed of each request's tree."""
+        """Record the state slots that are the batch's, those that keep a state included, and those that the paths had
+        changed when their snapshots were taken. accepted: what was committed of each request's tree."""
         if not self.rows:
             return
         owned = self._owned(requests if changes_states(self.setup) else ())
         kept = [request for request, path in zip(requests, accepted, strict=False) if self.keeps(request, len(path))]
-        staging.see(Recorded.STATE_SLOTS, "owned", np.concatenate([owned, self.tracked_of(kept)]))
+        decoded = [] if self._kept is None else [r for r in requests if is_kept(self.setup, r.seq_len)]
+        staging.see(Recorded.STATE_SLOTS, "owned", np.concatenate([owned, self.tracked_of(kept + decoded)]))
         for kind, snapshots in self.snapshots.items():
             by_graph, by_eager, between = snapshots.compare()
             for path, changed in ((Recorded.GRAPH, by_graph), (Recorded.EAGER, by_eager)):
@@ -93,7 +98,9 @@ class States:
     def see_values(
         self, staging: StagingBuffer, path: str, requests: Sequence[Request], moment: int | None = None, *, kept: bool
     ) -> None:
-        """Record the requests' states, as they are or as they were at this moment. kept: those behind a commit, too."""
+        """Record the requests' states, as they are or as they were at this moment. kept: those kept behind a commit,
+        too; those that are kept while decoding in any case."""
+        kept = kept or self._kept is not None
         slots = {"": self._owned(requests), **({TRACKED: self.tracked_of(requests)} if kept else {})}
         for kind, snapshots in self.snapshots.items():
             rows = self.kinds[kind] if moment is None else snapshots.kept(moment)

@@ -7,17 +7,21 @@ import ast
 import contextlib
 import importlib
 import inspect
+import operator
 import os
+import re
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
 
 from repro.cases.case import Setup
+from repro.cases.families import changes_states
 from repro.cases.layout import state_rows, track_interval
-from runners.releases.live import Live
+from repro.cases.runner_facts import RUNNER_FACTS
+from runners.releases.live import Live, Rows
 
 _UTILS = ("sglang.srt.utils", "sglang.srt.utils.common")
 _LINEAR = "sglang.srt.layers.attention.linear"
@@ -34,6 +38,20 @@ _BY_DEVICE = (
     *((f"sglang.srt.layers.attention.mamba.{_FILE}", name) for name in _SCATTERS),
     *((f"sglang.kernels.ops.mamba.{_FILE}", name) for name in _SCATTERS),
 )
+# Functions that refuse a server that keeps states while it decodes, unless it runs on a GPU; and their question.
+_FOR_GPUS = (
+    ("sglang.srt.arg_groups.mamba_hook", "_platform_supports_mamba_cache_extra_buffer"),
+    ("sglang.srt.arg_groups.mamba_hook", "validate_mamba_extra_buffer"),
+    ("sglang.srt.server_args", "ServerArgs._validate_mamba_extra_buffer"),
+    ("sglang.srt.server_args", "ServerArgs._handle_mamba_radix_cache"),
+)
+_IS_GPU = r"(\w+(\(\))?\.)?\bis_cuda\b(\(\))?"
+# Two names of the option that has a server keep them, the later first; and where they are kept, by request slot.
+_STRATEGIES = "mamba_radix_cache_strategy", "mamba_scheduler_strategy"
+_KEPT = "req_index_to_mamba_ping_pong_track_buffer_mapping"
+KEPT_SINCE = "0.5.13"  # in decode; before, not tried
+# State slots that such a server has for each request, at least.
+_SLOTS_EACH = 5
 
 
 def prepare(setup: Setup, device: str) -> None:
@@ -49,7 +67,11 @@ def prepare(setup: Setup, device: str) -> None:
     _mamba2_without_cuda()
     for module_name, function in _BY_DEVICE:
         with contextlib.suppress(ModuleNotFoundError):  # it has another place in this release
-            _take_cpu(vars(importlib.import_module(module_name)).get(function))
+            _rewrite(vars(importlib.import_module(module_name)).get(function), r"\.is_cuda\b", ".is_cpu")
+    for module_name, function in _FOR_GPUS:
+        with contextlib.suppress(ModuleNotFoundError, AttributeError):  # there is none in this release
+            refusing = operator.attrgetter(function)(importlib.import_module(module_name))
+            _rewrite(refusing, _IS_GPU, "True")
     for name, module in list(sys.modules.items()):
         if name.startswith("sglang.srt.models.") and getattr(module, "_is_cpu", False):
             vars(module)["_is_cpu"] = False
@@ -80,11 +102,11 @@ def _mamba2_without_cuda() -> None:
             return
 
 
-def _take_cpu(function: Any) -> None:
-    """Have a function take tensors of a CPU for those of a GPU. None where this release has no such function."""
-    if function is None or ".is_cuda" not in (source := textwrap.dedent(inspect.getsource(function))):
+def _rewrite(function: Any, pattern: str, text: str) -> None:
+    """Change a function's source, wherever it matches. None where this release has no such function."""
+    if function is None or not re.search(pattern, source := textwrap.dedent(inspect.getsource(function))):
         return
-    tree = ast.parse(source.replace(".is_cuda", ".is_cpu"))
+    tree = ast.parse(re.sub(pattern, text, source))
     code = function.__code__
     ast.increment_lineno(tree, code.co_firstlineno - 1)
     scope = dict(function.__globals__)
@@ -95,6 +117,32 @@ def _take_cpu(function: Any) -> None:
 def arguments(setup: Setup) -> dict[str, Any]:
     """The arguments of ServerArgs that say how many states there are, and at which lengths one is kept."""
     return {"max_mamba_cache_size": state_rows(setup), "mamba_track_interval": track_interval(setup)}
+
+
+def keeping(setup: Setup, known: Container[str]) -> dict[str, Any]:
+    """The arguments of a server with a radix cache, which keeps states while it decodes; none of a server that drafts.
+    known: the names of arguments that this release has."""
+    if RUNNER_FACTS[setup.runner].speculative or not changes_states(setup):
+        return {}
+    strategy = next(name for name in _STRATEGIES if name in known)
+    size = _SLOTS_EACH * (setup.slots + 1)
+    return {"disable_radix_cache": False, strategy: "extra_buffer", "max_mamba_cache_size": size}
+
+
+def kept_in(model_runner: Any) -> torch.Tensor | None:
+    """The slots in which states are kept while decoding, in turn, [request slots, n]; None where none is kept."""
+    slots: torch.Tensor | None = getattr(model_runner.req_to_token_pool, _KEPT, None)
+    return slots
+
+
+def kept(setup: Setup, model_runner: Any, rows: Rows) -> dict[str, torch.Tensor]:
+    """The fields of a decode batch that say whose states are kept, and where: as ScheduleBatch.prepare_for_decode makes
+    them."""
+    slots = kept_in(model_runner)
+    if slots is None:
+        return {}
+    mask = rows["seq_lens"] % track_interval(setup) == 0
+    return {"mamba_track_indices": slots[rows["req_pool_indices"], 0], "mamba_track_mask": mask}
 
 
 def ready(live: Live, model_runner: Any) -> None:

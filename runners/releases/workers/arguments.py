@@ -14,8 +14,10 @@ from repro.cases.families import is_latent, is_recurrent
 from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
+from repro.cases.releases import release_order
 from runners.recording.observer import Unsupported
 from runners.releases.backends import flashinfer_mla
+from runners.releases.catalogue import present_release
 from runners.releases.model import Folders
 from runners.releases.options import adaptive, deterministic, latent, quantised, recurrent
 from runners.releases.workers.ports import own_port
@@ -62,6 +64,8 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
     if is_recurrent(setup):
         recurrent.prepare(setup, device)
         arguments |= recurrent.arguments(setup)
+        if release_order(present_release()) >= release_order(recurrent.KEPT_SINCE):
+            arguments |= recurrent.keeping(setup, known)
     if setup.kv_dtype:
         quantised.prepare(device)
     arguments |= adaptive.arguments(setup, models.target, known)

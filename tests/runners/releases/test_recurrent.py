@@ -45,6 +45,17 @@ ACCEPTED = Case(
 )
 
 
+# Requests that come to a length at which a state is kept, beside those that do not.
+LENGTHS = (4, 7, 12)
+KEPT = Case(
+    setup=DECODE,
+    steps=(
+        Step(requests=tuple(replace(r, seq_len=n) for r, n in zip(step(*PADDED).requests, LENGTHS, strict=True))),
+        Step(requests=tuple(replace(r, seq_len=8) for r in step(*PAIR).requests), layout=5),
+    ),
+)
+
+
 def test_state_slots_belong_to_requests_and_move_with_the_layout() -> None:
     layouts = [state_slots(DECODE, layout) for layout in range(20)]
     for slots in layouts:
@@ -106,6 +117,23 @@ def test_oracles_see_states_that_are_not_the_requests_own() -> None:
         assert ("state_writes", "graph: temporal of padding") in failing(pool, CASE)
         pool.change(planted(BACKEND, replayed, "list[bs - 1],", "list[bs - 1].clone(),"))
         assert ("state_values", "temporal states of graph") in failing(pool, CASE)
+
+
+@pytest.mark.emulated(NEWEST)
+def test_oracles_see_states_that_decoding_keeps_wrongly() -> None:
+    """A graph that keeps them in the slots of its first launch; one for every request; and none by either path."""
+    hook = "MambaAttnBackendBase._track_mamba_state_decode"
+    with Pool(TARGET, timeout_s=120) as pool:
+        assert failing(pool, KEPT) == set()
+        replayed = "MambaAttnBackendBase._replay_metadata"
+        pool.change(planted(BACKEND, replayed, "track_buf.copy_(self", "torch.clone(self"))
+        assert ("state_values", "tracked temporal states of graph, a copy") in failing(pool, KEPT)
+        mask = "forward_batch.mamba_track_mask,"
+        pool.change(planted(BACKEND, hook, mask, "torch.ones_like(forward_batch.mamba_track_mask),"))
+        assert ("state_writes", "eager: temporal of no request of the batch") in failing(pool, KEPT)
+        pool.change(planted(BACKEND, hook, "forward_batch.mamba_track_mask is None", "True"))
+        # Graph and eager agree, so that nothing else sees it.
+        assert {oracle for oracle, _ in failing(pool, KEPT)} == {"state_values"}
 
 
 @pytest.mark.emulated(NEWEST)

@@ -12,6 +12,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from runners.releases.adapters.decode.family import FAMILY, backend
 from runners.releases.forward_pass import forward_batch, replayed
 from runners.releases.live import RETURNED, Live, Outputs, Rows
+from runners.releases.options import recurrent
 from runners.releases.workers import present
 
 _NEW = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
@@ -48,7 +49,7 @@ def batch(live: Live, rows: Rows) -> Any:
         "spec_algorithm": runner.spec_algorithm,
         "capture_hidden_mode": CaptureHiddenMode.NULL,
     }
-    return forward_batch(runner, fields)
+    return forward_batch(runner, fields | recurrent.kept(live.setup, runner, rows))
 
 
 def logits(returned: Any) -> Outputs:
