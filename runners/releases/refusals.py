@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from repro.cases.case import Setup
-from repro.cases.families import MAMBA2, is_latent
+from repro.cases.families import GLM, MAMBA2, is_latent
 from runners.targets import pinned
 
 
@@ -72,13 +72,14 @@ REFUSALS = (
         of=lambda setup: is_latent(setup) and not (setup.hidden_size > 256 and setup.hidden_size % 256 == 0),
     ),
     # What that kernel is compiled with; bundles for hosts without a package index leave it out. sglang's registry of
-    # models goes over what cannot be imported, and does not find it then.
+    # models goes over what cannot be imported, and does not find it then. GLM-4.5's modules import DeepSeek's.
     Refusal(
         words=re.compile(
-            r"No module named 'cutlass'|a stand-in for CUTLASS|Cannot find model module. 'DeepseekV3ForCausalLMNextN'"
+            r"No module named 'cutlass'|a stand-in for CUTLASS|"
+            r"Cannot find model module. '(DeepseekV3|Glm4Moe)ForCausalLMNextN'"
         ),
         source="0.5.23 srt/model_loader/utils.py:156",
-        of=lambda setup: is_latent(setup),
+        of=lambda setup: is_latent(setup) or setup.family == GLM,
         absent="cutlass",
     ),
     # What draft_extend and the opt-in host plan of verify call: since 0.5.18 with the arguments of a newer flashinfer

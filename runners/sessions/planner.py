@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from repro.cases.buffer_facts import TOKENS_SECOND
+from runners.releases.backends.full_layers import of_full_layers
 
 # What makes the metadata of a call. A multi-step backend calls those of its steps in turn; the outermost counts.
 PLANNED_BY = ("init_forward_metadata", "init_forward_metadata_out_graph", "init_forward_metadata_replay_cuda_graph")
@@ -48,8 +49,7 @@ class Planner:
         self.first: Any = None
         self.calls = self._depth = 0
         backends = attention_backends(roots)
-        # A pool of several has the full layers' pool.
-        self.kinds = sorted({type(getattr(each, "full_attn_backend", each)).__name__ for each in backends})
+        self.kinds = sorted({type(of_full_layers(each)).__name__ for each in backends})
         self._numbers = {id(backend): number for number, backend in enumerate(backends)}
         # As sglang decides it for a deployment: as soon as one of them does. Before 0.5.13 all did.
         self.needs_host_lengths = any(getattr(backend, "needs_cpu_seq_lens", True) for backend in backends)

@@ -21,6 +21,7 @@ from runners.releases import catalogue, model
 from runners.releases.adapters.stood_in import stood_in
 from runners.releases.adapters.verify_eager.family import Verified, verified, watched
 from runners.releases.adapters.verify_eager.ranks import ranks_told
+from runners.releases.backends.full_layers import of_full_layers
 from runners.releases.live import Live, mha_cache
 from runners.releases.reference.target import verify_chain
 from runners.sessions import memory
@@ -167,7 +168,7 @@ class Verify:
 
     def _tell_metadata(self, columns: dict[str, list[int]]) -> None:
         """Record the numbers of queries and of sequences in the metadata that attention runs with."""
-        metadata = getattr(self.live.target.model_runner.attn_backend, "forward_metadata", None)
+        metadata = getattr(of_full_layers(self.live.target.model_runner.attn_backend), "forward_metadata", None)
         indptr = getattr(metadata, "qo_indptr", getattr(metadata, "cu_seqlens_q", None))
         columns["planned_tokens"].append(-1 if indptr is None else int(indptr[-1]))
         columns["planned_requests"].append(-1 if indptr is None else len(indptr) - 1)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from repro.cases.case import Setup
+from runners.releases.backends.full_layers import of_full_layers
 from runners.releases.options.sliding import as_full
 
 _FULL, _SLIDING = ("kv_indptr", "kv_indices", "qo_indptr"), ("window_kv_indptr", "window_kv_indices")
@@ -22,7 +23,8 @@ def eager_metadata(setup: Setup, backend: Any) -> Mapping[str, torch.Tensor]:
     if setup.backend != "triton" or backend is None:
         return {}
     steps = getattr(backend, "attn_backends", None)
-    metadata = [step.forward_metadata for step in (steps[: setup.num_steps - 1] if steps else [backend])]
+    planned = steps[: setup.num_steps - 1] if steps else [backend]
+    metadata = [of_full_layers(each).forward_metadata for each in planned]
     names = (*_FULL, *(_SLIDING if setup.window and not steps else ()))
     by_name = {name: [getattr(each, name, None) for each in metadata] for name in names}
     held_by_name = {name: rows for name, rows in by_name.items() if all(isinstance(r, torch.Tensor) for r in rows)}

@@ -45,6 +45,8 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         "disable_cuda_graph": True,
         "disable_piecewise_cuda_graph": True,
         "random_seed": 1,
+        # It times kernels to choose among their variants; a bundle's flashinfer lacks what 0.5.23 calls for it.
+        "disable_flashinfer_autotune": True,
         "cuda_graph_bs": list(setup.capture_bs),
         "cuda_graph_max_bs": setup.max_bs,
     }

@@ -12,6 +12,7 @@ from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
 from runners.releases.backends import fa3, fa3_metadata, flashinfer_mla
+from runners.releases.backends.full_layers import of_full_layers
 from runners.releases.live import Family, Given, Live
 from runners.releases.options import algorithms
 from runners.releases.options.sliding import any_cache, as_full
@@ -49,8 +50,7 @@ def caller(forward_batch: Any) -> Mapping[str, Any]:
 
 def backend(live: Live) -> Any:
     """The target's attention backend; that of the full layers, where others are recurrent."""
-    every = live.target.model_runner.attn_backend
-    return getattr(every, "full_attn_backend", every)
+    return of_full_layers(live.target.model_runner.attn_backend)
 
 
 def sliding(live: Live) -> Mapping[str, torch.Tensor]:
