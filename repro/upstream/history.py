@@ -4,19 +4,18 @@ forth between releases."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from repro.cases.own_place import temporary_folder
+from repro.cases.release_list import ADAPTED
 from repro.upstream.git import git
 from repro.upstream.rig import Refused
 
 _PLACES = ("python/sglang", "sglang")
 _VERSION = "_version.py"
-_TAG = re.compile(r"v(\d+\.\d+\.\d+(?:\.post\d+)?)(?:[~^].*)?")
 _HASH = 12  # characters of a commit's name that are shown
 
 
@@ -63,13 +62,24 @@ class History:
         return len(_git(self.top, "diff", "--name-only", present, commit, "--", self.package).splitlines())
 
     def releases(self, commit: str) -> tuple[str, ...]:
-        """The releases as which the files of this commit may be driven: that of the last tag before it, then that of
-        the first one behind it; one empty text where the commit says itself."""
+        """The releases as which the files of this commit may be driven: the last one before it, then the first one
+        behind it; one empty text where the commit says itself. sglang's tags lie on branches of their own: the last one
+        before a commit is the one whose branch leaves the commit's line nearest to it."""
         if self._states(commit):
             return ("",)
-        before = _tag(self.top, commit, "--tags", "--abbrev=0")
-        after = _tag(self.top, commit, "--contains")
-        return tuple(dict.fromkeys(tag for tag in (before, after) if tag)) or ("",)
+        before, nearest, behind = "", 0, ""
+        for release in ADAPTED:
+            fork = _fork(self.top, f"v{release}", commit)
+            apart = int(_git(self.top, "rev-list", "--count", f"{fork}..{commit}")) if fork else 0
+            if fork and not apart:
+                behind = release
+                break
+            # Of several that leave at one place, the newest.
+            if fork and (not before or apart <= nearest):
+                before, nearest = release, apart
+        if behind and _commit(self.top, f"v{behind}") == commit:
+            return (behind,)
+        return tuple(release for release in (before, behind) if release) or ("",)
 
     def _states(self, commit: str) -> bool:
         """True if the commit holds the file that states its release, which is otherwise made by a build."""
@@ -122,7 +132,8 @@ def _repository(path: Path) -> Path:
     if not path.is_dir():
         raise Refused(f"--repo {path}: no such folder")
     try:
-        return Path(_git(path, "rev-parse", "--show-toplevel"))
+        is_bare = _git(path, "rev-parse", "--is-bare-repository") == "true"
+        return Path(_git(path, "rev-parse", "--absolute-git-dir" if is_bare else "--show-toplevel"))
     except Refused as error:
         raise Refused(f"--repo {path}: {error}") from error
 
@@ -151,13 +162,12 @@ def _package(top: Path, commit: str) -> str:
     raise Refused(f"{top} holds no sglang: neither {' nor '.join(_PLACES)} at {commit[:_HASH]} has a folder srt")
 
 
-def _tag(folder: Path, commit: str, *how: str) -> str:
-    """The release that a tag near this commit names; empty if none does."""
+def _fork(folder: Path, tag: str, commit: str) -> str:
+    """The last commit that lies before both; empty where there is no such tag, or none in common."""
     try:
-        match = _TAG.fullmatch(_git(folder, "describe", *how, "--match", "v[0-9]*", commit))
+        return _git(folder, "merge-base", tag, commit)
     except Refused:
         return ""
-    return match.group(1) if match else ""
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -186,7 +186,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             script.append(f"M 100644 inline {path}\ndata {len(text)}\n{text}")
     subprocess.run(["git", "-C", str(top), "fast-import", "--quiet"], input="\n".join(script), text=True, check=True)
     git(top, "checkout", "--quiet", "--force", "main")
-    git(top, "tag", "v0.5.12", "main~300")
+    git(top, "tag", "v0.5.13", "main~300")
     return top
 
 
@@ -230,7 +230,7 @@ def test_the_checkout_stays_as_it_is_and_says_which_release_it_is(repository: Pa
         # Those between that change only the README are left out; the ends are looked at all the same.
         assert len(past.commits) == 6
         path = past.go_to(past.commits[1], *past.releases(past.commits[1]))
-        assert (path / "sglang" / "_version.py").read_text().startswith("__version__ = '0.5.12'")
+        assert (path / "sglang" / "_version.py").read_text().startswith("__version__ = '0.5.13'")
     assert not path.exists()
     assert git(repository, "status", "--porcelain") == ""
 
@@ -256,6 +256,35 @@ def test_the_nearest_clone_goes_and_kept_ones_are_taken_again(
         history(other, "HEAD~9", "HEAD", keep),
     ):
         pass
+
+
+def test_a_commit_is_driven_as_the_releases_around_it(tmp_path: Path) -> None:
+    """As sglang has it: each release's tag lies on a branch of its own, and so does a patch release's."""
+    (tmp_path / "sglang" / "srt").mkdir(parents=True)
+    git(tmp_path, "init", "--quiet", "--initial-branch", "main")
+
+    def grown(number: int) -> str:
+        (tmp_path / "sglang" / "srt" / "number.py").write_text(f"NUMBER = {number}\n")
+        git(tmp_path, "add", "--all")
+        git(tmp_path, "commit", "--quiet", "--message", "x")
+        return git(tmp_path, "rev-parse", "HEAD")
+
+    line = [grown(number) for number in range(5)]
+    tagged: dict[str, str] = {}
+    for place, releases in ((1, ("0.5.13", "0.5.13.post1")), (3, ("0.5.14",))):
+        git(tmp_path, "checkout", "--quiet", "--detach", line[place])
+        for release in releases:
+            tagged[release] = grown(9 + len(tagged))
+            git(tmp_path, "tag", f"v{release}")
+    with history(tmp_path, line[0], "main") as past:
+        assert [past.releases(commit) for commit in line] == [
+            ("0.5.13",),
+            ("0.5.13",),
+            ("0.5.13.post1", "0.5.14"),
+            ("0.5.13.post1", "0.5.14"),
+            ("0.5.14",),
+        ]
+        assert [past.releases(commit) for commit in tagged.values()] == [(release,) for release in tagged]
 
 
 def test_a_commit_that_says_which_release_it_is_stays_as_it_is(tmp_path: Path) -> None:
