@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from oracles.tolerance import NOISE_ULPS_MAX, ulp
+from oracles.tolerance import NOISE_ULPS_MAX, multiplied, ulp
 from oracles.trace_index import Record, Wrong, conclude_each, text
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
@@ -23,6 +23,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """A verdict for each cache, and for its cached prefixes."""
     record = Record(trace)
     afresh = record.path(-1, Recorded.AFRESH)
+    # Attention of a prefill and of a verify add the same products in other groups, each rounded by itself.
+    dtype = multiplied(case.setup.dtype, trace.facts.get("engine", ""))
     wrongs: list[Wrong] = []
     compared = 0
     for number in sorted({seen.step for seen in trace.seen if seen.path == Recorded.ROUND_GRAPH}):
@@ -34,19 +36,19 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
                 # A draft's row is made of the token behind it, so the last token of a text has none.
                 length = min(int(values["new_seq_lens"][row]), int(afresh["lengths"][place]) - 1)
                 compared += length
-                wrongs += _wrong(case, number, row, length, values, place, afresh)
+                wrongs += _wrong(dtype, number, row, length, values, place, afresh)
     return conclude_each(ORACLE, wrongs, compared, nothing="no text was prefilled afresh")
 
 
 def _wrong(
-    case: Case, number: int, row: int, length: int, values: Mapping[str, Array], place: int, afresh: Mapping[str, Array]
+    dtype: str, number: int, row: int, length: int, values: Mapping[str, Array], place: int, afresh: Mapping[str, Array]
 ) -> Iterator[Wrong]:
     """One for each cache in which a row of this request differs by more than rounding can make of the largest value."""
     for name in afresh:
         if name in OF_REQUESTS:
             continue
         got, want = values[name][row, :length], afresh[name][place, :length]
-        allowed = NOISE_ULPS_MAX * ulp(float(np.abs(afresh[name]).max(initial=0.0)), case.setup.dtype)
+        allowed = NOISE_ULPS_MAX * ulp(float(np.abs(afresh[name]).max(initial=0.0)), dtype)
         apart = np.flatnonzero(~np.isclose(got, want, rtol=0.0, atol=allowed))
         if not apart.size:
             continue

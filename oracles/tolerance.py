@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-# The distance from 1.0 to the next value of each type in which sglang keeps its KV cache.
-EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "fp8_e4m3": 2.0**-3, "fp8_e5m2": 2.0**-2}
+# NVIDIA's tensor cores, by which Triton's kernels make attention's products (`tl.dot`), take a float32 for a number of
+# this type: the first ten bits behind the point, as many as float16 has.
+TENSOR_FLOAT_32 = "tf32"
+# The distance from 1.0 to the next value of each type in which sglang keeps its KV cache, and of that one.
+EPSILON = {
+    "float32": 2.0**-23,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+    "fp8_e4m3": 2.0**-3,
+    "fp8_e5m2": 2.0**-2,
+    TENSOR_FLOAT_32: 2.0**-10,
+}
 
 # The noise is measured on three other runs of the eager path. It is a maximum over few samples, so the graph
 # may exceed it somewhat and still be one more sample of the same noise.
@@ -15,6 +25,11 @@ ULPS = 4.0
 # What one rounding in the hidden states can grow to in a few draft steps. A larger change is not rounding: some
 # choice inside the draft flipped, of which the outputs show nothing.
 NOISE_ULPS_MAX = 64.0
+
+
+def multiplied(dtype: str, engine: str) -> str:
+    """The type as which a kernel takes values of this one that it multiplies."""
+    return TENSOR_FLOAT_32 if (dtype, engine) == ("float32", "cuda") else dtype
 
 
 def ulp(scale: float, dtype: str) -> float:
