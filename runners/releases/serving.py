@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from runners.releases.backends import fa3
-from runners.releases.workers.ports import forget_port
 
 # Modules, and what in them is None until the first setup that needs it; not every release has each.
 _NONE_AT_FIRST = {
@@ -43,7 +42,6 @@ def let_go() -> None:
     groups: Any = importlib.import_module("sglang.srt.distributed.parallel_state")
     groups.destroy_model_parallel()
     groups.destroy_distributed_environment()
-    forget_port()
     # Since 0.5.15 flags, streams, buffers and the graphs' pool are here; since 0.5.17 the arguments as well.
     context: Any = sys.modules.get("sglang.srt.runtime_context")
     if context is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Container
 from typing import Any
 
@@ -20,7 +19,7 @@ from runners.releases.backends import flashinfer_mla
 from runners.releases.catalogue import present_release
 from runners.releases.model import Folders
 from runners.releases.options import adaptive, deterministic, latent, quantised, recurrent
-from runners.releases.workers.ports import own_port
+from runners.releases.workers.rendezvous import in_memory
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
 _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
@@ -96,7 +95,7 @@ def ranks() -> dict[str, Any]:
         "attn_cp_rank": 0,
         "moe_dp_rank": 0,
         "dp_rank": None,
-        "nccl_port": own_port(os.getpid()),
+        "nccl_port": in_memory(),
     }
 
 

@@ -53,4 +53,4 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
             arguments[_NO_PREFILL] = True
         args = published(arguments)
         present.GENERATION.graphs_on(args, setup)
-        return constructed(args, wire, os.getpid())
+        return constructed(args, wire)

@@ -19,21 +19,21 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from runners.engines.active import engine
 from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
 from runners.releases.workers.arguments import construct
-from runners.releases.workers.ports import own_port
 from runners.releases.workers.posing import Posing
 from runners.releases.workers.present import GENERATION
+from runners.releases.workers.rendezvous import in_memory
 
 # Ends of a request.
 FINISHED, ABORTED = 1, 2
 
 
-def constructed(args: Any, wire: Wire, process: int) -> Any:
+def constructed(args: Any, wire: Wire) -> Any:
     """A scheduler of these arguments, with workers, pools and graphs of its own."""
     kind: Any = ipc_channels.SchedulerIpcChannels
     kind.create = classmethod(lambda cls, **_: _channels(cls, wire))
     receiver: Any = request_receiver.SchedulerRequestReceiver
     receiver.recv_requests = lambda self, *_, **__: list(wire.arriving())
-    ports = Posing(nccl_port=own_port(process), instance_id="eagleeye", metrics_ipc_name="")
+    ports = Posing(nccl_port=in_memory(), instance_id="eagleeye", metrics_ipc_name="")
     with engine.hosted():
         return construct(Scheduler, args, ports, **GENERATION.ranks())
 
