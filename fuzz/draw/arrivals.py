@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fuzz.draw.moves import DATA_MAX, SHORT, Hand
 from fuzz.draw.swarm import Swarm
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max
 from repro.cases.options import OPTION
 from repro.cases.rows.serving import pool_least, pool_of
@@ -29,7 +30,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         pool=draw(st.sampled_from((0, 0, least, between))),
         disagreement=draw(st.sampled_from((0, *OPTION["disagreement"].drawn))),
         overlap=draw(st.booleans()),
-        plan_stream=draw(st.booleans()),
+        plan_stream=draw(st.booleans()) and BACKEND_FACTS[setup.backend].plans_ahead,
         radix=draw(st.booleans()),
         chunk=page * draw(st.sampled_from((0, 0, 1, max(1, CHUNK // page)))),
     )

@@ -30,6 +30,9 @@ class BackendFacts:
     # there is one, which flashinfer's asserts that there is not.
     drafts_in_windows: bool = True
     starts_in_windows: bool = True
+    # True if it has update_verify_buffers_to_fill_after_draft, by which verify's metadata that was planned while the
+    # draft ran takes over the draft's tree. In all releases the others' is that of AttentionBackend, which raises.
+    plans_ahead: bool = False
     # True if graphs build its draft-extend metadata, so one graph can hold several layers (Setup.one_graph).
     extends_in_graph: bool = False
     # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
@@ -56,6 +59,7 @@ BACKEND_FACTS = {
         latent=True,
         # Of the two pairs of sizes for which Triton's kernel keeps them apart, the smaller.
         latent_dims=(256, 32),
+        plans_ahead=True,
         quantises=True,
         draws_caps=True,
         classes="Triton",

@@ -44,7 +44,13 @@ ROWS: tuple[Option, ...] = (
         name=PLAN_STREAM,
         part=HARNESS,
         meaning="verify and draft-extend are prepared on a stream of their own",
-        if_set=(_SERVES,),
+        if_set=(
+            _SERVES,
+            Need(
+                lambda s, r, b: b.plans_ahead,
+                f"{PLAN_STREAM} is unsupported on {{s.backend}}: it has no update_verify_buffers_to_fill_after_draft",
+            ),
+        ),
         drawn=(True,),
         later=True,
         words="a stream for plans",

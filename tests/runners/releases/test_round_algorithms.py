@@ -24,14 +24,19 @@ SETUPS = {
     "fa3, EAGLE3, a chain": replace(HALF, backend="fa3", algorithm="EAGLE3", overlap=True),
     "flashinfer, EAGLE, a tree": replace(HALF, backend="flashinfer", topk=2, num_draft_tokens=6, overlap=True),
     "triton, EAGLE, a stream for plans": replace(CHAIN, overlap=True, plan_stream=True, disagreement=30),
-    "triton, EAGLE3, a tree": replace(TREE, algorithm="EAGLE3", disagreement=30),
+    # A vocabulary of which neither model's head has whole blocks.
+    "triton, EAGLE3, a tree": replace(TREE, algorithm="EAGLE3", disagreement=30, vocab_size=200),
     "triton, NEXTN, a chain": replace(CHAIN, algorithm="NEXTN", disagreement=30),
 }
 STEPS = (
     Step(requests=(Request(slot=1, seq_len=9, data=1, further=9),)),
     Step(requests=(Request(slot=1, seq_len=5, data=2, further=4),), wait=2),
 )
-REFUSED = {"latent attention over fa3": replace(HALF, backend="fa3", algorithm="NEXTN")}
+REFUSED = {
+    "latent attention over fa3": replace(HALF, backend="fa3", algorithm="NEXTN"),
+    "a stream for plans over fa3": replace(HALF, backend="fa3", plan_stream=True),
+    "a stream for plans over flashinfer": replace(HALF, backend="flashinfer", plan_stream=True),
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +64,9 @@ def test_drawn_arrivals_are_valid(backend: str) -> None:
     further = [request.further for case in drawn for step in case.steps for request in step.requests]
     assert max(further) > 8 and 0 in further
     setups = [case.setup for case in drawn]
-    for field in ("overlap", "pool", "disagreement", "radix", "chunk", "algorithm", "plan_stream"):
+    for field in ("overlap", "pool", "disagreement", "radix", "chunk", "algorithm"):
         assert len({getattr(setup, field) for setup in setups}) > 1, field
+    assert {setup.plan_stream for setup in setups} == {False, backend == "triton"}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from sglang.srt.model_executor.model_runner import ModelRunner
+from torch.nn.functional import pad
 
 from repro.cases.case import Setup
 from repro.cases.payload import floats
@@ -61,7 +62,9 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup) -> None:
     if setup.algorithm == "EAGLE3":
         hot = torch.from_numpy(hot_tokens(setup))
         draft.hot_token_id = hot.to(sources["lm_head.weight"].device)  # a checkpoint has it among its weights
-        sources["lm_head.weight"] = sources["lm_head.weight"][hot]
+        head = sources["lm_head.weight"]
+        rows = draft.lm_head.weight.shape[0]  # of a vocabulary that is padded
+        sources["lm_head.weight"] = pad(head[hot], (0, 0, 0, rows - len(hot)))
     for name, parameter in draft.named_parameters():
         parameter.data.copy_(_of_draft(name, parameter, sources, disagreement))
 
