@@ -15,11 +15,10 @@ from repro.traces.paths import Recorded
 from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import EndOfLoop, Wire
+from runners.sessions.iterations import BESIDES, iterations_max
 
 # Idle iterations behind the last end: the overlap loop is one late, and an idle scheduler checks itself.
 IDLE = 3
-# Iterations that a request may take for each of its tokens, and besides: far more than it needs in a full pool.
-EACH, BESIDES = 4, 64
 NO_TOKEN = -1
 
 
@@ -58,11 +57,8 @@ class Clock:
     limit: int = field(init=False)
 
     def __post_init__(self) -> None:
-        steps = self.case.steps
-        self.due = steps[0].wait
-        tokens = sum(1 + request.further for step in steps for request in step.requests)
-        count = sum(len(step.requests) for step in steps)
-        self.limit = sum(step.wait for step in steps) + EACH * (tokens + count) + BESIDES
+        self.due = self.case.steps[0].wait
+        self.limit = iterations_max(self.case)
 
     def __call__(self) -> list[Any]:
         self.idle = self.idle + 1 if not self.left() else 0

@@ -45,6 +45,9 @@ _CAPTURE_IN = (
 _IMPORTED = ("sgl_kernel.flash_mla", "flash_mla", "flash_mla.flash_mla_interface")
 # The same of a GPU host that has a bundle's packages alone.
 _NOT_BUNDLED = (*_IMPORTED, "sgl_kernel.flashmla_ops", "deep_gemm")
+# A kernel in NVIDIA's CuTe DSL, of sparse attention, that 0.5.15 imports where it captures draft-extend on a GPU
+# (eagle_worker_v2.py, dsa_backend.py), if only to compare the backend's class; later releases import it where it runs.
+_IN_CUTE_DSL = "sglang.jit_kernel.dsa.cutedsl_paged_mqa_logits"
 # Functions that copy to the host while the device goes on.
 _COPIES_TO_HOST = ("async_d2h", "_async_d2h")
 _GIBIBYTES = 64.0
@@ -73,6 +76,8 @@ def prepare() -> None:
     """Once a process, before a scheduler is constructed. On a GPU only what is not there is stood in for."""
     if engine.device != "cpu":
         native_imports.stand_in_if_absent(*_NOT_BUNDLED)
+        if not _is_there("cutlass"):
+            native_imports.stand_in(_IN_CUTE_DSL)
         return
     _stand_in()
     _no_questions()
