@@ -68,7 +68,7 @@ def commit(live: Live, batch: Any, paths: Sequence[Sequence[tuple[int, int]]], t
 
 
 def _commit_tree(worker: Any, scheduled: StandIn, lengths: torch.Tensor, index: torch.Tensor) -> None:
-    """As EAGLEWorker commits, which verifies all trees up to 0.5.12.post1: its batch has the lengths behind the verify.
+    """Commit like EAGLEWorker, the worker of all trees up to 0.5.12.post1: its batch has the lengths behind the verify.
     lengths: the accepted tokens of each request, int32 [n]; index: their numbers, -1 where there is none."""
     before, flat, drafts = scheduled.seq_lens, index[index != -1], (lengths - 1).tolist()
     scheduled.seq_lens = before + lengths
