@@ -15,7 +15,8 @@ from repro.traces.paths import Recorded
 from runners.recording.observer import HarnessError, Watch
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import EndOfLoop, Wire
-from runners.sessions.arrivals import BESIDES, IDLE
+from runners.sessions.arrivals import IDLE
+from runners.sessions.iterations import BESIDES
 from runners.sessions.rounds import kv_rows
 
 Texts = Mapping[int, Sequence[int]]
