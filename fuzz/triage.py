@@ -16,8 +16,9 @@ from repro.shrinking.confirm import Judge, Run
 from repro.shrinking.first_divergence import FirstDivergence
 from repro.shrinking.triage import Budget, Triage, TriageHooks
 from repro.traces.campaign import CampaignFinding, Progress
+from repro.traces.device_errors import device_fault
 from repro.traces.excerpt import Excerpt, excerpts
-from repro.traces.finding import Finding, Status, Verdict
+from repro.traces.finding import ENDED, Finding, Status, Verdict
 from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import Trace
 
@@ -57,6 +58,8 @@ class Hooks:
     past: Callable[[], tuple[Setup, ...]] = tuple
     # The same in processes in which every launch is waited for; None where nothing is asynchronous.
     waiting: Callable[[], Hooks] | None = None
+    # The bad accesses of a case in a fresh process under a memory checker, in words; None where there is no checker.
+    check_memory: Callable[[Case], Sequence[str]] | None = None
     # Failures of earlier cases that came to light in the last run.
     late: Callable[[], Sequence[RunWithPast]] = tuple
     # The latest cases that the session of the last run had run before the case.
@@ -97,6 +100,7 @@ class CampaignTriage:
         self._lead_up: Case | None = None
         self._at_case, self._at_seconds = stats.cases, stats.seconds
         self._excerpts: dict[Case, tuple[Excerpt, ...]] = {}
+        self._accesses: dict[Case, Sequence[str] | None] = {}
         plan = stats.plan
         budget = Budget(
             runs=plan.shrink_runs,
@@ -161,7 +165,7 @@ class CampaignTriage:
         """Store this form: in the statistics first, so that it counts whatever happens next, then on disk."""
         finding = dataclasses.replace(finding, consequences=self._consequences)
         if finding.tried and not finding.failed:
-            finding = seen_once(finding, self._past, self._lead_up)
+            finding = seen_once(finding, self._past, self._lead_up, self._checked(finding))
         if trace is not None:
             self._excerpts[finding.case] = excerpts(trace, finding.verdict.cell)
         recorded = self._put(finding)
@@ -170,6 +174,17 @@ class CampaignTriage:
             if trace is not None:
                 self._hooks.keep_trace(seed, finding.case, trace)
         self._stats.findings[recorded.fingerprint] = dataclasses.replace(recorded, seed=seed)
+
+    def _checked(self, finding: Finding) -> Sequence[str] | None:
+        """The bad accesses of a device error's case under a memory checker; None if no checker ran it. A kernel that
+        reads behind a buffer fails only where nothing is mapped behind it: a checker sees it everywhere."""
+        case, check = finding.case, self._hooks.check_memory
+        if check is None or finding.verdict.oracle != ENDED or not device_fault(finding.verdict.where):
+            return None
+        if case not in self._accesses:
+            self._say(f"checking the memory accesses of {self._triage.name}")
+            self._accesses[case] = check(case)
+        return self._accesses[case]
 
     def _put(self, finding: Finding) -> CampaignFinding:
         fingerprint = finding.verdict.fingerprint
@@ -191,15 +206,20 @@ class CampaignTriage:
         self._hooks.tell(self._stats.progress(doing))
 
 
-def seen_once(finding: Finding, past: tuple[Setup, ...], lead_up: Case | None) -> Finding:
+def seen_once(
+    finding: Finding, past: tuple[Setup, ...], lead_up: Case | None, accesses: Sequence[str] | None = None
+) -> Finding:
     """A failure that no fresh process showed, with what went before it. In a process that had served other setups it
-    may be real, as a server that was reconfigured has a past as well, and it says so."""
+    may be real, as a server that was reconfigured has a past as well, and it says so. accesses: those that a memory
+    checker reports of the case by itself; None if no checker ran it."""
     texts, fresh = [finding.verdict.detail], f"none of {finding.tried} fresh ones"
     if past:
         texts.append(f"{AFTER_OTHERS}, {len(past)} of them in the same process, and in {fresh}.")
     if lead_up:
         steps = len(lead_up.steps) - len(finding.case.steps)
         texts.append(f"Seen in a process that had run {steps} steps before it, and in {fresh}, with these or without.")
+    if accesses is not None:
+        texts.append(f"Under a memory checker, by itself: {'; '.join(accesses) or 'no bad access'}.")
     verdict = dataclasses.replace(finding.verdict, detail=" ".join(texts).strip())
     return dataclasses.replace(finding, verdict=verdict, after=past, lead_up=lead_up)
 

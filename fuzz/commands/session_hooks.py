@@ -19,6 +19,7 @@ from fuzz.reference_schedule import ReferenceSchedule
 from fuzz.triage import Hooks, unexplained
 from oracles.catalogue import judge_all, overall, oversteps
 from repro.cases.case import Case, Target
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.ledger.explain import Explained, Explainer
 from repro.ledger.known import Issue
 from repro.ledger.run import LedgerRun
@@ -31,6 +32,7 @@ from repro.traces.trace import Trace
 from runners.processes.diagnose import locate_first
 from runners.processes.experiments import Pools, experiments
 from runners.processes.pool import Pool
+from runners.processes.sanitizer import is_there, observed_pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,8 @@ class _Binding:
             note=self._note,
         )
         if self.place.target.engine == "cuda":  # elsewhere nothing is asynchronous
-            hooks = dataclasses.replace(hooks, waiting=lambda: self._waiting(hooks))
+            check_memory = self._accesses if is_there() else None
+            hooks = dataclasses.replace(hooks, waiting=lambda: self._waiting(hooks), check_memory=check_memory)
         if self.place.traces:
             hooks = dataclasses.replace(hooks, keep_trace=partial(keep_trace, self.place.target))
         if self.place.issues:
@@ -167,6 +170,14 @@ class _Binding:
             expect=waited.expect,
             locate=partial(locate, run=waited.run_fresh, judge=judge_all, run_waiting=waited.run_fresh),
         )
+
+    def _accesses(self, case: Case) -> list[str]:
+        place, captures = self.place, RUNNER_FACTS[case.setup.runner].graph
+        with observed_pool(
+            place.target, "memcheck", timeout_s=place.timeout_s, fresh=False, log=place.log, captures=captures
+        ) as (pool, reports):
+            pool.run_fresh(case)
+            return [str(access) for access in reports.fresh()]
 
     def _explain(self, case: Case, failures: Sequence[Verdict]) -> Explained:
         return self.explainer.explain(case, self.place.target, failures)

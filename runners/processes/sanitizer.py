@@ -75,6 +75,15 @@ def program(environment: Mapping[str, str] = os.environ) -> Path:
     )
 
 
+def is_there() -> bool:
+    """True if compute-sanitizer is installed."""
+    try:
+        program()
+    except NotUsable:
+        return False
+    return True
+
+
 class Reports:
     """A folder for the reports of one worker and its sessions, and what they come to. Mutable: more come in."""
 

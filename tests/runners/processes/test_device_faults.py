@@ -240,6 +240,32 @@ def test_a_fault_that_waiting_drives_away_is_kept_as_it_was() -> None:
     assert (finding.where, finding.failed) == (f"raised {FAULT} in a", 0)
 
 
+@pytest.mark.parametrize(
+    ("accesses", "words"),
+    [
+        (None, ""),
+        ([], " Under a memory checker, by itself: no bad access."),
+        (["Invalid __global__ read in _fwd_kernel"], "by itself: Invalid __global__ read in _fwd_kernel."),
+    ],
+)
+def test_a_fault_that_no_fresh_process_shows_is_run_under_a_memory_checker(
+    accesses: list[str] | None, words: str
+) -> None:
+    world, checked = Device(CASES[1]), list[Case]()
+    world.end_waiting = trace_of  # type: ignore[method-assign]  # the world as it is in this test
+
+    def check(case: Case) -> list[str]:
+        checked.append(case)
+        return accesses or []
+
+    hooks = replace(world.hooks(), check_memory=check if accesses is not None else None)
+    (finding,) = campaign(replace(PLAN, cases=3), CaseStream(iter(CASES)), hooks).findings
+    assert finding.failed == 0
+    assert finding.detail.endswith(words)
+    assert ("memory checker" in finding.detail) == bool(words)
+    assert checked == ([finding.case] if accesses is not None else [])
+
+
 def test_what_is_no_fault_is_not_asked_about() -> None:
     world = Device(CASES[1])
     # The world as it is in this test.
