@@ -259,7 +259,7 @@ def test_the_nearest_clone_goes_and_kept_ones_are_taken_again(
 
 
 def test_a_commit_is_driven_as_the_releases_around_it(tmp_path: Path) -> None:
-    """As sglang has it: each release's tag lies on a branch of its own, and so does a patch release's."""
+    """sglang tags each release on a branch of its own, patch releases too."""
     (tmp_path / "sglang" / "srt").mkdir(parents=True)
     git(tmp_path, "init", "--quiet", "--initial-branch", "main")
 
