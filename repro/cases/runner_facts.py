@@ -151,6 +151,8 @@ RUNNER_FACTS = {
         adapts=True,
         relocates=True,
         idles=True,
+        # Before, such a rank drafted as if it had requests, and failed where it was padded.
+        idles_eagerly_since="0.5.19",
         overhangs=True,
         windowed="draft",
         capped=True,

@@ -77,7 +77,10 @@ def graph(runner: Any, batch: Any) -> Outputs:
 
 
 def eager(live: Live, batch: Any) -> Outputs:
-    if backend(live) is not None:  # a single step only samples
+    if batch.forward_mode.is_idle():  # as prepare_for_draft leaves it; each step pads it anew, and nothing is planned
+        batch.input_ids = batch.seq_lens.new_empty(0)
+        batch.spec_info.num_tokens_per_req = live.setup.topk
+    elif backend(live) is not None:  # a single step only samples
         plan(backend(live), batch)
     with rejection.drawing(live):
         return drafts(live.draft.draft_forward(batch))
