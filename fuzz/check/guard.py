@@ -41,13 +41,15 @@ PROGRESS = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
     """The ways to run cases on one target. expect: the setups that come next; foresee: the same by their cases, which
-    are run ahead. send: the cases that follow the next one on its setup."""
+    are run ahead. send: the cases that follow the next one on its setup. renew: take note of how the last run failed,
+    whose process serves no other setup if it may have harmed itself."""
 
     run: Callable[[Case], Trace]
     run_fresh: Callable[[Case], Trace]
     expect: Callable[[Sequence[Setup]], None]
     foresee: Callable[[Sequence[Sequence[Case]]], None]
     send: Callable[[Sequence[Case]], None]
+    renew: Callable[[Sequence[Verdict]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,7 @@ class Check:
             failures = tuple(verdict for verdict in verdicts if verdict.status is Status.FAIL)
             if failures:
                 checked.failing.append(Failing(item=item.name, case=case, failures=failures))
+                ways.renew(failures)
             if item.seed and self._is_gone(item.seed, failures):
                 checked.gone.append(item.name)
         if set(statuses) == {Status.UNKNOWN}:

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, zip_longest
 
+from fuzz.check.costs import seconds
 from fuzz.mutation.directed import setups, written
 from repro.cases.case import Case, Setup, problems
 from repro.cases.codec import Seed
+from repro.cases.families import family_facts
 from repro.cases.options import OPTIONS
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 
-# Costs by which setups are chosen: a session, a case in it, and a bucket that is compiled. A session takes 1.2 to 3
-# processor seconds on 0.5.23.
-SESSION, CASE, COMPILED = 6, 2, 180
-# As much as has every stored seed and every kind of setup, but those of a runner that compiles its buckets.
-BUDGET = 2720
+# Processor seconds of all sessions, were each in a process of its own: enough for every stored seed and every setup
+# that shows an option with a runner or a backend that no other does.
+BUDGET = 230.0
 # Of a plain setup, and of one that differs from it in kind or size.
 CASES_PLAIN, CASES_OTHER = 3, 2
 # Options in which setups of a pair differ in kind, and not in size alone.
@@ -44,9 +44,9 @@ class Item:
         return self.setup.runner, self.setup.backend
 
     @property
-    def cost(self) -> int:
-        compiled = COMPILED * len(self.setup.capture_bs) if RUNNER_FACTS[self.setup.runner].compiled else 0
-        return SESSION + CASE * len(self.cases) + compiled
+    def cost(self) -> float:
+        """Processor seconds."""
+        return seconds(self.cases)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ def pairs() -> tuple[Pair, ...]:
     )
 
 
-def plan(stored: Sequence[tuple[str, Seed]], budget: int = BUDGET) -> Plan:
-    """A plain setup of each pair, then stored seeds and setups of other kinds in turn, then those of other sizes, as
-    far as the budget goes; seeds of a runner that compiles its buckets, which is dear, last."""
+def plan(stored: Sequence[tuple[str, Seed]], budget: float = BUDGET) -> Plan:
+    """A plain setup of each pair; then, as far as the budget goes, stored seeds and setups of other kinds in turn, then
+    setups of other sizes. Seeds of a runner that compiles its buckets, which is dear, come last."""
     seeds: dict[Pair, list[Item]] = {pair: [] for pair in pairs()}
     for name, seed in stored:
         item = Item(name=name, cases=(seed.case,), seed=seed)
@@ -83,14 +83,39 @@ def plan(stored: Sequence[tuple[str, Seed]], budget: int = BUDGET) -> Plan:
     plain, kinds, sizes = zip(*(directed(*pair) for pair in pairs()), strict=True)
     dear = [item for pair, items in seeds.items() for item in items if RUNNER_FACTS[pair[0]].compiled]
     cheap = ([item for item in items if item not in dear] for items in seeds.values())
-    turns = (in_turn(both) for both in zip_longest(cheap, kinds, fillvalue=()))
     taken: list[Item] = []
     left_out: list[Item] = []
-    for item in chain(plain, in_turn(turns), in_turn(sizes), dear):
+    for item in chain(plain, in_turn((in_turn(cheap), telling(in_turn(kinds)))), in_turn(sizes), dear):
         fits = item.cost <= budget
         budget -= item.cost if fits else 0
         (taken if fits else left_out).append(item)
-    return Plan(items=tuple(taken), left_out=tuple(left_out))
+    return Plan(items=(*plain, *together(taken[len(plain) :])), left_out=tuple(left_out))
+
+
+def telling(items: Iterable[Item]) -> Iterator[Item]:
+    """In order of how many options each shows with a runner or a backend that none before it has shown with them."""
+    waiting, met = list(items), set[tuple[str, str]]()
+    while waiting:
+        item = max(waiting, key=lambda item: len(shows(item) - met))
+        waiting.remove(item)
+        met |= shows(item)
+        yield item
+
+
+def shows(item: Item) -> set[tuple[str, str]]:
+    """Its options, each with its runner and with its backend."""
+    return {(part, option) for part in item.pair for option in _options(item.setup)}
+
+
+def together(items: Iterable[Item]) -> list[Item]:
+    """Ordered so that setups that a process may serve one after the other are neighbours."""
+    places = {pair: place for place, pair in enumerate(pairs())}
+
+    def place(item: Item) -> tuple[int, str, bool, bool, bool]:
+        setup = item.setup
+        return places[item.pair], family_facts(setup).what, setup.swa, setup.dp_attention, setup.deterministic
+
+    return sorted(items, key=place)
 
 
 def in_turn(lists: Iterable[Iterable[Item]]) -> Iterator[Item]:

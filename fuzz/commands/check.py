@@ -15,7 +15,7 @@ from fuzz.check.guard import Ways
 from fuzz.check.plan import pairs
 from fuzz.check.results import Results
 from fuzz.check.touched import PACKAGE
-from oracles.catalogue import judge_all, overall
+from oracles.catalogue import judge_all, overall, oversteps
 from repro.cases.case import Case, Target
 from repro.commands import cli
 from repro.commands.cli import Commands
@@ -30,6 +30,9 @@ from runners.processes.warm import room_for
 from runners.targets.environments import cache_directory, lacks, sglang_path
 from runners.targets.identity import identity
 from runners.targets.mended import counts_as
+
+# More than the plan has of a kind.
+SETUPS_PER_SESSION = 16
 
 
 def add_parser(commands: Commands) -> None:
@@ -109,7 +112,14 @@ def command(options: argparse.Namespace) -> ExitCode:
 @contextmanager
 def _pool(timeout_s: float, target: Target, log: Path, noting: bool) -> Iterator[Ways]:
     variables = {"EAGLEEYE_WRITES": "1"} if noting else {}
-    with Pool(target, timeout_s=timeout_s, log=log, standbys=room_for(target.engine), variables=variables) as pool:
+    with Pool(
+        target,
+        timeout_s=timeout_s,
+        log=log,
+        standbys=room_for(target.engine),
+        setups_per_session=SETUPS_PER_SESSION,
+        variables=variables,
+    ) as pool:
         yield _ways(pool)
 
 
@@ -121,7 +131,18 @@ def _tracing(timeout_s: float, target: Target, log: Path) -> Iterator[Ways]:
 
 
 def _ways(pool: Pool) -> Ways:
-    return Ways(run=pool.run, run_fresh=pool.run_fresh, expect=pool.expect, foresee=pool.foresee, send=pool.send)
+    def renew(failures: Sequence[Verdict]) -> None:
+        if any(map(oversteps, failures)):
+            pool.renew()
+
+    return Ways(
+        run=pool.run,
+        run_fresh=pool.run_fresh,
+        expect=pool.expect,
+        foresee=pool.foresee,
+        send=pool.send,
+        renew=renew,
+    )
 
 
 @contextmanager

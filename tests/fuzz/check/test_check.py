@@ -100,6 +100,7 @@ class World:
         self.explained: list[Case] = []
         self.foreseen: list[list[Case]] = []  # behind each of these
         self.expected: list[list[Setup]] = []  # on the base, at each case that it is asked about
+        self.failures: list[Verdict] = []  # that sessions were told of
         self.identity = "1"
         self.judge: Callable[[Case, Trace], tuple[Verdict, ...]] = judge
 
@@ -119,7 +120,9 @@ class World:
         def expect(setups: Sequence[Setup]) -> None:
             self.expected.append(list(setups))
 
-        yield Ways(run=run, run_fresh=run_fresh, expect=expect, foresee=ignored, send=ignored)
+        yield Ways(
+            run=run, run_fresh=run_fresh, expect=expect, foresee=ignored, send=ignored, renew=self.failures.extend
+        )
 
     @contextmanager
     def explaining(self, log: Path) -> Iterator[Explain]:
@@ -171,6 +174,10 @@ def test_one_mistake_is_one_row_with_its_consequences_and_a_case_to_store(tmp_pa
     world = World(tmp_path, branch=failing("draft", ("kv_reads", 1, "kv"), STAGED))
     code, page = world.check("--base", "0.5.23")
     assert code is ExitCode.FAIL and page.startswith("## eagleeye: 1 new failure\n")
+    assert {(verdict.runner, verdict.oracle) for verdict in world.failures} == {
+        ("draft", "kv_reads"),
+        ("draft", "staged"),
+    }
     rows = [line for line in page.splitlines() if line.startswith("| draft")]
     assert len(rows) == 1 and f"| {', '.join(DRAFT_BACKENDS)} | staged | step 0 seq_lens[2,0] is 7" in rows[0]
     assert "Then also: kv_reads at rows of kv." in page

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 
 from fuzz.check.command import stored_seeds
-from fuzz.check.plan import BUDGET, Plan, pairs, plan
+from fuzz.check.plan import BUDGET, Plan, directed, pairs, plan, shows, telling
 from repro.cases.case import problems
 from repro.cases.codec import Seed
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.upstream.fixes import SEEDS
-
-DRAFT_BACKENDS = RUNNER_FACTS["draft"].backends
+from runners.processes.served import kind
 
 
 @pytest.fixture(scope="module")
@@ -19,22 +20,36 @@ def whole() -> Plan:
     return plan(stored_seeds(SEEDS))
 
 
-def test_the_plan_begins_with_every_pair_and_has_every_seed_and_every_kind_of_setup(whole: Plan) -> None:
-    items = whole.items
-    assert [item.pair for item in items[: len(pairs())]] == list(pairs())
+def test_the_plan_begins_with_every_pair_and_has_every_seed(whole: Plan) -> None:
+    assert [item.pair for item in whole.items[: len(pairs())]] == list(pairs())
     compiled = {runner for runner, facts in RUNNER_FACTS.items() if facts.compiled}
     stored = {name for name, seed in stored_seeds(SEEDS) if seed.case.setup.runner not in compiled}
-    assert stored <= {item.name for item in items}
-    setups = [item.setup for item in items]
-    for backend in DRAFT_BACKENDS:
-        drafts = [setup for setup in setups if (setup.runner, setup.backend) == ("draft", backend)]
-        assert any(setup.dp_attention for setup in drafts) and any(setup.adaptive for setup in drafts)
-        assert any(setup.rejection for setup in drafts) and any(setup.mrope for setup in drafts)
-        assert any(1 < setup.page_size < setup.context_len for setup in drafts)
-    for wanted in ("window", "swa", "kv_dtype", "deterministic", "logit_cap", "overhang"):
-        assert any(getattr(setup, wanted) for setup in setups), wanted
-    busier = [case for item in items if item.setup.dp_attention for case in item.cases]
+    assert stored <= {item.name for item in whole.items}
+
+
+def test_the_plan_shows_every_option_with_every_runner_and_every_backend_that_have_it(whole: Plan) -> None:
+    possible = [shows(item) for pair in pairs() for item in directed(*pair)[1]]
+    shown = set().union(*map(shows, whole.items))
+    assert set().union(*possible) <= shown
+    for option in ("dp_attention", "adaptive=5", "rejection", "mrope", "page_size=4", "window=2", "family=qwen3_next"):
+        assert ("draft", option) in shown, option
+    for part in ("decode", "verify", "triton", "flashinfer", "fa3"):
+        assert {(part, "swa"), (part, "dp_attention")} <= shown, part
+    busier = [case for item in whole.items if item.setup.dp_attention for case in item.cases]
     assert any(step.elsewhere > len(step.requests) for case in busier for step in case.steps)
+
+
+def test_a_setup_that_shows_nothing_new_comes_after_those_that_do() -> None:
+    _, kinds, _ = directed("draft", "triton")
+    ordered = list(telling([*kinds, *kinds]))
+    assert ordered[: len(kinds)] != kinds and sorted(map(id, ordered[: len(kinds)])) == sorted(map(id, kinds))
+    assert ordered[len(kinds) :] == kinds
+
+
+def test_setups_that_a_process_may_serve_one_after_the_other_are_neighbours(whole: Plan) -> None:
+    behind = [kind(item.setup) for item in whole.items[len(pairs()) :]]
+    groups = [group for group, _ in groupby(behind)]
+    assert len(groups) == len(set(groups)) < len(behind) / 2
 
 
 def test_the_plan_is_the_same_every_time_and_names_what_its_budget_leaves_out(whole: Plan) -> None:
