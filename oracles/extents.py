@@ -20,8 +20,10 @@ from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "extents"
-# What is not so long as a batch: of all ranks, of the sequences' lengths, and what each call makes for itself.
+# What is not so long as a batch: of all ranks, of the sequences' lengths, what each call makes for itself, and of the
+# prompts' tokens those with log-probabilities (0.5.23 layers/logprob_processor.py:776).
 _OTHERWISE = OF_RANKS | {
+    "extend_input_logprob_token_ids_gpu",
     "global_num_tokens_cpu",
     "original_global_num_tokens_cpu",
     "global_num_tokens_for_logprob_cpu",

@@ -4,12 +4,14 @@ drafts, chunks and retractions, and in prefixes from the tree cache."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from oracles.tolerance import NOISE_ULPS_MAX, multiplied, ulp
+from oracles.tolerance import multiplied, of_rounds
 from oracles.trace_index import Record, Wrong, conclude_each, text
-from repro.cases.case import Case
+from repro.cases.case import Case, Setup
+from repro.cases.rows.serving import SLIDING
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -24,7 +26,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     record = Record(trace)
     afresh = record.path(-1, Recorded.AFRESH)
     # Attention of a prefill and of a verify add the same products in other groups, each rounded by itself.
-    dtype = multiplied(case.setup.dtype, trace.facts.get("engine", ""))
+    setup = replace(case.setup, dtype=multiplied(case.setup.dtype, trace.facts.get("engine", "")))
     wrongs: list[Wrong] = []
     compared = 0
     for number in sorted({seen.step for seen in trace.seen if seen.path == Recorded.ROUND_GRAPH}):
@@ -36,25 +38,35 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
                 # A draft's row is made of the token behind it, so the last token of a text has none.
                 length = min(int(values["new_seq_lens"][row]), int(afresh["lengths"][place]) - 1)
                 compared += length
-                wrongs += _wrong(dtype, number, row, length, values, place, afresh)
+                wrongs += _wrong(setup, number, row, length, values, place, afresh)
     return conclude_each(ORACLE, wrongs, compared, nothing="no text was prefilled afresh")
 
 
 def _wrong(
-    dtype: str, number: int, row: int, length: int, values: Mapping[str, Array], place: int, afresh: Mapping[str, Array]
+    setup: Setup,
+    number: int,
+    row: int,
+    length: int,
+    values: Mapping[str, Array],
+    place: int,
+    afresh: Mapping[str, Array],
 ) -> Iterator[Wrong]:
     """One for each cache in which a row of this request differs by more than rounding can make of the largest value."""
     for name in afresh:
         if name in OF_REQUESTS:
             continue
-        got, want = values[name][row, :length], afresh[name][place, :length]
-        allowed = NOISE_ULPS_MAX * ulp(float(np.abs(afresh[name]).max(initial=0.0)), dtype)
+        # Of sliding layers the prefill has what its next token sees.
+        first = max(0, int(afresh["lengths"][place]) - setup.window) if name.startswith(SLIDING) else 0
+        got, want = values[name][row, first:length], afresh[name][place, first:length]
+        allowed = of_rounds(float(np.abs(afresh[name]).max(initial=0.0)), setup.dtype, setup.kv_dtype)
         apart = np.flatnonzero(~np.isclose(got, want, rtol=0.0, atol=allowed))
         if not apart.size:
             continue
-        at = int(apart[0])
+        at = first + int(apart[0])
         cached = f" {CACHED}" if at < afresh["cached"][place] else ""
-        cell = Cell(step=number, buffer=name, row=row, column=at, got=text(got[at]), want=text(want[at]))
+        cell = Cell(
+            step=number, buffer=name, row=row, column=at, got=text(got[at - first]), want=text(want[at - first])
+        )
         whose = name.partition("_")[0]
         detail = (
             f"In round {number} the row of token {at} of request {row} in {name}{cached} is {cell.got}, in one number; "

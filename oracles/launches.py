@@ -6,13 +6,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from oracles import bucket, extents, kv_indices, metadata_shape, planned, row_width, slot0_padding, staged, tree_mask
+from oracles import (
+    bucket,
+    extents,
+    kv_indices,
+    liveness,
+    metadata_shape,
+    planned,
+    row_width,
+    slot0_padding,
+    staged,
+    tree_mask,
+)
 from oracles.trace_index import Judge, Record
 from repro.cases.case import Case, Request, Setup, Step
+from repro.cases.rows.serving import launched
 from repro.traces.finding import Status, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
@@ -29,9 +40,8 @@ JUDGES: tuple[Judge, ...] = (
     row_width.judge,
     kv_indices.judge,
     tree_mask.judge,
+    liveness.judge,
 )
-# Options of a scheduler, which no case of a runner alone has.
-_SERVING: dict[str, Any] = {"overlap": False, "pool": 0, "disagreement": 0}
 
 
 @dataclass(slots=True)
@@ -59,8 +69,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 
 def _judged(case: Case, trace: Trace, runner: str, launches: _Launches) -> Iterator[Verdict]:
-    setup = replace(case.setup, runner=runner, **_SERVING)
-    alone = Case(setup=setup, steps=tuple(launches.steps))
+    alone = Case(setup=launched(case.setup, runner), steps=tuple(launches.steps))
     record = Trace(ended=End(how=Termination.DONE), seen=tuple(launches.seen), facts=trace.facts)
     for each in JUDGES:
         verdicts = each(alone, record)
@@ -86,7 +95,7 @@ def _by_runner(setup: Setup, record: Record) -> Mapping[str, _Launches]:
         launches, step = runners[runner], len(runners[runner].steps)
         batch: dict[str, Array] = {}
         for whole_name, array in arrays.items():
-            _, path, name = whole_name.split("/")
+            _, path, name = whole_name.split("/", 2)
             at = -1 if path == Recorded.NEUTRAL else step  # what padding must hold is the same in all steps
             launches.seen.append(RecordedArray(step=at, path=path, name=name, array=array))
             if path == Recorded.INPUT:

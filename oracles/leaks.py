@@ -15,6 +15,7 @@ from repro.traces.trace import Array, Trace
 ORACLE = "leaks"
 FREE, EVICTABLE = "free KV slots", "evictable KV slots"
 PAGES = "different free pages"
+SLIDING = " of sliding layers"
 FREES = "frees"
 ENDED, FLUSHED = 1, 2  # moments of what is recorded, behind the start
 MOMENTS = {ENDED: "when all requests have ended", FLUSHED: "after a flush"}
@@ -41,12 +42,13 @@ def _freed_twice(freed: Mapping[str, Array]) -> Iterator[Wrong]:
 
 
 def _changed(holdings: Mapping[str, Array], moment: int, page_size: int) -> Iterator[Wrong]:
-    cached = int(holdings[EVICTABLE][moment]) if holdings else 0
     for name, counts in holdings.items():
         start, got = int(counts[0]), int(counts[moment])
+        kind, of_sliding, _ = name.partition(SLIDING)
         if moment == ENDED:
             # What is cached is not free, and can be.
-            start -= {FREE: cached, EVICTABLE: -cached, PAGES: cached // page_size}.get(name, 0)
+            cached = int(holdings[f"{EVICTABLE}{of_sliding}"][moment])
+            start -= {FREE: cached, EVICTABLE: -cached, PAGES: cached // page_size}.get(kind, 0)
         if got != start:
             cell = Cell(step=-1, buffer=name, row=0, column=moment, got=str(got), want=str(start))
             detail = f"There are {got} {name} {MOMENTS[moment]}, and were {start}."

@@ -1,18 +1,26 @@
-"""The target's logits for each accepted token match a float64 pass over prompt and text."""
+"""The target's logits for each accepted token match a float64 pass over prompt and text, and so do log-probabilities
+that requests are returned."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import numpy as np
 
-from oracles.text import TIE
+from oracles.text import FINISHED, TIE
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
+from repro.cases.rows.serving import asks_logprobs
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
-from repro.traces.trace import Trace
+from repro.traces.trace import Array, Trace
 
 ORACLE = "logits"
-OFF = "logits of an accepted token"
+OFF, RETURNED = "logits of an accepted token", "log-probabilities that were returned"
+COUNT = "number of log-probabilities that were returned"
+# A log-probability moves by as much as its own logit and the sum over all.
+_BOTH = 2.0
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
@@ -26,16 +34,35 @@ def judge(case: Case, trace: Trace) -> Verdict:
             continue
         for row, distances in enumerate(served["off"]):
             length = int((served["best"][row] >= 0).sum())
-            seen = distances[:length]
-            allowed = TIE * float(served["noise"][row])
-            compared += int(np.isfinite(seen).sum())
-            wrong = np.flatnonzero(seen > allowed)
-            if wrong.size:
-                at, got = int(wrong[0]), float(seen[wrong[0]])
-                cell = Cell(step=number, buffer="logits", row=row, column=at, got=f"{got:.3g}", want=f"{allowed:.3g}")
-                detail = (
-                    f"The logits for token {at} of the text of request {row} of step {number} lie {got:.3g} off those "
-                    f"in float64; rounding explains {allowed:.3g}."
-                )
-                wrongs.append(Wrong(where=OFF, detail=detail, cell=cell))
-    return conclude(ORACLE, wrongs, compared, nothing="no logits seen")
+            compared += int(np.isfinite(distances[:length]).sum())
+            wrongs += _wrong(number, row, OFF, distances[:length], TIE * float(served["noise"][row]))
+            if asks_logprobs(case.setup, row) and served["ended"][row] == FINISHED:
+                compared += length
+                wrongs += _wrong_returned(number, row, length, served)
+    return conclude(ORACLE, wrongs, compared, nothing="no logits seen", order=(OFF, COUNT, RETURNED))
+
+
+def _wrong_returned(number: int, row: int, length: int, served: Mapping[str, Array]) -> Iterator[Wrong]:
+    """served: NaN where nothing was returned."""
+    returned, likely = served["returned"][row], served["likely"][row, :length]
+    count = int(np.isfinite(returned).sum())
+    if count != length:
+        place = min(count, length)
+        cell = Cell(step=number, buffer="logprobs", row=row, column=place, got=str(count), want=str(length))
+        detail = f"Request {row} of step {number} got {count} log-probabilities for {length} tokens."
+        yield Wrong(where=COUNT, detail=detail, cell=cell)
+    else:
+        allowed = _BOTH * TIE * float(served["noise"][row])
+        yield from _wrong(number, row, RETURNED, np.abs(returned[:length] - likely), allowed)
+
+
+def _wrong(number: int, row: int, where: str, distances: Any, allowed: float) -> Iterator[Wrong]:
+    wrong = np.flatnonzero(distances > allowed)
+    if wrong.size:
+        at, got = int(wrong[0]), float(distances[wrong[0]])
+        cell = Cell(step=number, buffer="logits", row=row, column=at, got=f"{got:.3g}", want=f"{allowed:.3g}")
+        detail = (
+            f"The {where}, token {at} of the text of request {row} of step {number}, lie {got:.3g} off those in "
+            f"float64; rounding explains {allowed:.3g}."
+        )
+        yield Wrong(where=where, detail=detail, cell=cell)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oracles.tolerance import NOISE_ULPS_MAX, ulp
+from oracles.tolerance import of_rounds
 from oracles.trace_index import Record, text
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Status, Verdict
@@ -101,7 +101,7 @@ def _differs(number: int, name: str, got: Array, want: Array, case: Case) -> Cel
         return Cell(step=number, buffer=name, row=-1, column=-1, got=shapes[0], want=shapes[1])
     if want.dtype.kind == "f":
         scale = float(np.nanmax(np.abs(want), initial=0.0))
-        allowed = NOISE_ULPS_MAX * ulp(scale, case.setup.dtype)
+        allowed = of_rounds(scale, case.setup.dtype, case.setup.kv_dtype)
         apart = ~np.isclose(got, want, rtol=0.0, atol=allowed, equal_nan=True)
     else:
         apart = got != want

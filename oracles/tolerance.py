@@ -47,6 +47,12 @@ def is_rounding(noise: float, scale: float, dtype: str) -> bool:
     return noise <= NOISE_ULPS_MAX * ulp(scale, dtype)
 
 
+def of_rounds(scale: float, dtype: str, kv_dtype: str) -> float:
+    """The distance of a value in two passes over the same tokens, given the largest. Of keys and values of eight bits
+    an entry may turn out the next one of its type."""
+    return ulp(scale, kv_dtype) if kv_dtype else NOISE_ULPS_MAX * ulp(scale, dtype)
+
+
 # Two engines compute the same with other kernels on other hardware: each operation of the draft model rounds in its
 # own way, and a draft has some tens of them. Halves are rounded once an operation, sums of float32 many times.
 ENGINE_ULPS = {"float32": 64.0, "float16": 16.0, "bfloat16": 16.0}

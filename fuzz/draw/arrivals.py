@@ -32,6 +32,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         overlap=draw(st.booleans()),
         plan_stream=draw(st.booleans()) and BACKEND_FACTS[setup.backend].plans_ahead,
         radix=draw(st.booleans()),
+        logprobs=draw(st.booleans()),
         chunk=page * draw(st.sampled_from((0, 0, 1, max(1, CHUNK // page)))),
     )
 

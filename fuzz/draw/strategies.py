@@ -128,11 +128,9 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         family=family,
     )
     setup = _switched(replace(setup, overhang=min(setup.overhang, overhang_max(setup))), swarm)
-    if domain.serves:
-        return draw(arrivals.served(setup))
-    if is_drawn(setup):
-        return setup
-    return replace(setup, window=0, swa=False, rejection=False, family="" if facts.sliding else family)
+    if not is_drawn(setup):
+        setup = replace(setup, window=0, swa=False, rejection=False, family="" if facts.sliding else family)
+    return draw(arrivals.served(setup)) if domain.serves else setup
 
 
 def _switched(setup: Setup, swarm: Swarm) -> Setup:

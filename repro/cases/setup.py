@@ -50,6 +50,7 @@ class Setup:
     family: str = ""
     one_graph: bool = False
     plan_stream: bool = False
+    logprobs: bool = False
 
     @property
     def max_bs(self) -> int:

@@ -320,10 +320,10 @@ class Recorded(StrEnum):
         meaning="Tokens and requests when attention runs; planned_*: those of the metadata in use, -1 if it does not "
         "have them.")
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
-        arrays="tokens, best int64 [raw_bs, n]; behind, off float64 [raw_bs, n]; noise float64, ended int64, aborted "
-        "bool [raw_bs]",
+        arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely float64 [raw_bs, n]; noise float64, "
+        "ended int64, aborted bool [raw_bs]",
         meaning="Each request's text; the target's in float64, how far the text's tokens lie behind, how far logits "
-        "lie off, rounding's reach; ended: 2 if aborted. aborted: somebody asked for it.")
+        "lie off, log-probabilities returned and right, rounding's reach; ended: 2 if aborted. aborted: asked for.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
         arrays="NAME int64 [3]",
         meaning="What belongs to no request: at the start, when all have ended, after a flush.")
@@ -347,7 +347,7 @@ class Recorded(StrEnum):
         arrays="requests, lengths, cached int64 [n]; WHOSE_KIND float32 [n, context]",
         meaning="KV rows of prompt and text of each request, one number a token, from one prefill that shares no "
         "prefix. cached: tokens that were found in the tree cache when the request was served.")
-    ROUND_LAUNCH = PathRow("round_launch", When.ROUND_LAUNCH, sessions=OF_ROUNDS, oracle="launches",
+    ROUND_LAUNCH = PathRow("round_launch", When.ROUND_LAUNCH, sessions=OF_ROUNDS, where="a graph is launched",
         arrays="RUNNER/PATH/NAME",
         meaning="What a session of that runner records of a launch, and as req_to_token row 0 and the rows of the "
         "batch's requests. What padding must hold comes with the first launch of a runner.")

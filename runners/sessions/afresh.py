@@ -4,7 +4,7 @@ leaves are those that rounds should have left."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from repro.traces.paths import Recorded
 from runners.recording.observer import HarnessError, Watch
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import EndOfLoop, Wire
+from runners.releases.options.sliding import is_hybrid
 from runners.sessions.arrivals import IDLE
 from runners.sessions.iterations import BESIDES
 from runners.sessions.rounds import kv_rows
@@ -53,7 +54,9 @@ class Afresh:
     def see(self, texts: Texts, cached: Mapping[int, int], watch: Watch) -> None:
         """Serve these on an idle scheduler with an empty tree cache, and record their KV rows."""
         clock = _AllAtOnce(texts, self.wire)
-        with self._prefills_seen(), _unchunked(self.scheduler):
+        # Sliding layers may have no KV slots for all of a prompt at once.
+        hybrid = is_hybrid(self.scheduler.tp_worker.model_runner.token_to_kv_pool)
+        with self._prefills_seen(), nullcontext() if hybrid else _unchunked(self.scheduler):
             serving.run(self.scheduler, self.wire, clock)
         if self.rows.keys() != texts.keys():
             raise HarnessError(f"of requests {sorted(texts)} only {sorted(self.rows)} were prefilled afresh")

@@ -11,6 +11,7 @@ import numpy as np
 from repro.cases.case import Case, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers
+from repro.cases.rows.serving import asks_logprobs
 from repro.traces.paths import Recorded
 from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
@@ -33,8 +34,8 @@ def prompt(setup: Setup, data: int, length: int) -> Ints:
 
 
 def rows(lists: Sequence[Any], dtype: Any = np.int64) -> Any:
-    """One row a list, [n, longest], filled up with NO_TOKEN."""
-    table = np.full((len(lists), max(map(len, lists), default=0)), NO_TOKEN, dtype=dtype)
+    """One row a list, [n, longest], filled up with NO_TOKEN, or with NaN."""
+    table = np.full((len(lists), max(map(len, lists), default=0)), NO_TOKEN if dtype is np.int64 else np.nan, dtype)
     for row, values in enumerate(lists):
         table[row, : len(values)] = values
     return table
@@ -101,7 +102,12 @@ class Clock:
         self.watch.at(number, Recorded.SERVED)
         requests = enumerate(self.case.steps[number].requests)
         return [
-            serving.request(name_of(number, row), self.prompts[number][row].tolist(), 1 + request.further)
+            serving.request(
+                name_of(number, row),
+                self.prompts[number][row].tolist(),
+                1 + request.further,
+                logprobs=asks_logprobs(self.case.setup, row),
+            )
             for row, request in requests
         ]
 

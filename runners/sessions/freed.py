@@ -15,6 +15,7 @@ import torch
 from repro.traces.paths import Recorded
 from runners.engines.places import in_sglang
 from runners.recording.observer import Watch
+from runners.releases.adapters.round.scheduler import free_pages
 
 # Methods that free KV slots, and such that free pages by their numbers; others call these.
 _BY_SLOT, _BY_PAGE = "free", "free_page_ids"
@@ -71,7 +72,7 @@ class Frees:
         allocator = self.scheduler.token_to_kv_pool_allocator
         freed = Counter((numbers // size).tolist())
         place = in_sglang(but=("/allocator/",))
-        free = self._waiting | set(free_pages(allocator).tolist())
+        free = self._waiting | set(free_pages(getattr(allocator, "full_attn_allocator", allocator)).tolist())
         for page, times in freed.items():
             if page in free or (size == 1 and times > 1):
                 self._tell("KV slots", place, self._pages.get(page, _UNKNOWN) if page in free else place)
@@ -109,12 +110,6 @@ def _puts_off(allocator: Any) -> bool:
     if hasattr(allocator, "is_not_in_free_group"):
         return not allocator.is_not_in_free_group
     return allocator.free_group is not None
-
-
-def free_pages(allocator: Any) -> torch.Tensor:
-    """The numbers of the pages that an allocator can give, sorted or not."""
-    lists = [allocator.free_pages, allocator.release_pages, *getattr(allocator, "staged_pages", ())]
-    return torch.cat([pages for pages in lists if pages is not None])
 
 
 @contextmanager

@@ -42,11 +42,14 @@ class Way:
         return str(first[1]) + "".join(f"[{key}]" if kind == _ITEM else f".{key}" for kind, key in hops)
 
 
-def ways(roots: Mapping[str, Any], storages: Collection[int], *, last_call: bool) -> dict[int, Way]:
+def ways(
+    roots: Mapping[str, Any], storages: Collection[int], *, last_call: bool, past: Collection[Any] = ()
+) -> dict[int, Way]:
     """The shortest way to each of these storages, by the address of its C++ object; those that no way leads to are left
-    out. last_call: by attributes about the last call as well, which the next call replaces."""
+    out. last_call: by attributes about the last call as well, which the next call replaces. past: objects that no way
+    leads through."""
     to: dict[int, Way] = {}
-    seen: set[int] = set()
+    seen = {id(each) for each in past}
     # Breadth first. An entry holds an object, its parent's number and the hop from there.
     entries: list[tuple[Any, int, Hop]] = [(roots, -1, ("", ""))]
     waiting = deque([0])

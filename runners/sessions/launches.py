@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.case import Request, Setup
 from repro.cases.layout import req_to_token
+from repro.cases.rows.serving import launched
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -24,6 +25,7 @@ from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.live import Family, Given, Live
 from runners.sessions.extents import extents
+from runners.sessions.liveness import Liveness
 from runners.sessions.observe.bucket import captured_for
 from runners.sessions.planner import Planner
 
@@ -44,17 +46,22 @@ class Stage:
     neutral: Mapping[str, int]
     buffers: Mapping[str, torch.Tensor]
     named: frozenset[str]
+    liveness: Liveness | None  # of the graphs' inputs, where the engine records graphs
 
 
 def stages(scheduler: Any, setup: Setup) -> list[Stage]:
     """One for each graph runner that there is."""
-    return [_stage(scheduler, setup, name, runner) for name, runner in serving.graphs(scheduler).items()]
+    runners = serving.graphs(scheduler)
+    return [
+        _stage(scheduler, setup, name, runner, [each for each in runners.values() if each is not runner])
+        for name, runner in runners.items()
+    ]
 
 
-def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
+def _stage(scheduler: Any, setup: Setup, name: str, runner: Any, others: Sequence[Any]) -> Stage:
     part = catalogue.parts(catalogue.present_release(), name)
     family: Family = part("FAMILY")
-    alone = replace(setup, runner=name)
+    alone = launched(setup, name)
     live = Live(
         setup=alone,
         device=engine.device,
@@ -64,6 +71,8 @@ def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
     )
     buffers = family.input_buffers(runner)
     tensors = {each: getattr(buffers, each, None) for each in family.buffers}
+    graphs = [graph for graph in engine.recordings() if "size" in captured_for(runner, graph)]
+    owners = {"runner": runner, "scheduler": scheduler}
     return Stage(
         name=name,
         runner=runner,
@@ -72,6 +81,7 @@ def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
         neutral=part("neutral")(live),
         buffers={each: tensor for each, tensor in tensors.items() if tensor is not None},
         named=frozenset(family.given(alone, req_to_token(alone), [Request(slot=1, seq_len=1, data=0)])),
+        liveness=Liveness(owners, graphs, others) if graphs else None,
     )
 
 
@@ -120,10 +130,14 @@ class Launches:
             engine.Graph.before_replay = None
 
     def _by_row(self) -> frozenset[int]:
-        """The request table, but in releases that order all accesses to it."""
+        """The request table, and the list of sliding layers' KV slots where they have their own, but in releases that
+        order all accesses to them. What the scheduler writes in that list is of slots that it takes or frees: a forward
+        under way reads it for a request that has ended, whose result is dropped."""
         if hasattr(self.scheduler, "_apply_war_barrier"):
             return frozenset()
-        return frozenset([self.scheduler.req_to_token_pool.req_to_token.untyped_storage()._cdata])
+        pool = self.scheduler.tp_worker.model_runner.token_to_kv_pool
+        written = (self.scheduler.req_to_token_pool.req_to_token, getattr(pool, "full_to_swa_index_mapping", None))
+        return frozenset(each.untyped_storage()._cdata for each in written if each is not None)
 
     def _see_late(self, watch: Watch) -> None:
         """Reads of outputs over which another replay has gone, in words; and how many replays were watched."""
@@ -220,6 +234,7 @@ class Launches:
             for name, tensor in stage.family.metadata(stage.live, stage.runner, bs, self._given).items():
                 self._see(Recorded.METADATA, name, tensor)
         self._see_neutral(stage)
+        self._see_gone(stage, graph)
         self.made[-1].hold()
 
     def _planned(self, call: int, batch: Mapping[str, object], arguments: Mapping[str, Any]) -> None:
@@ -239,6 +254,14 @@ class Launches:
             self._neutral.add(stage.name)
             for name in stage.buffers:
                 self._see(Recorded.NEUTRAL, name, np.asarray(stage.neutral.get(name.removesuffix("_cpu"), 0)))
+
+    def _see_gone(self, stage: Stage, graph: Any) -> None:
+        """The inputs of a graph that sglang has let go of."""
+        if stage.liveness is None:
+            return
+        self._see(Recorded.LIVENESS, "inputs", len(graph.inputs))
+        for name, words in stage.liveness.gone(graph):
+            self._see(Recorded.LIVENESS, name, np.frombuffer(words.encode(), np.uint8))
 
     def _see(self, path: Recorded, name: str, value: object, rows: int = 0) -> None:
         self.made[-1].see(Recorded.ROUND_LAUNCH, self._name(path, name), value, rows=rows)

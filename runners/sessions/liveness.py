@@ -3,7 +3,7 @@ right after capture and hold them no longer. The harness then still does, to put
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runners.engines.graph_inputs import Input
@@ -11,11 +11,11 @@ from runners.sessions.holders import Way, roots_with_modules, storage_of, ways
 
 
 class Liveness:
-    """roots: runner and workers, by name. graphs: all that were captured. Mutable: it remembers ways to inputs, and by
-    which search each was found."""
+    """roots: runner and workers, by name. graphs: all that were captured. others: runners of other graphs, which may
+    hold the same memory. Mutable: it remembers ways to inputs, and by which search each was found."""
 
-    def __init__(self, roots: Mapping[str, Any], graphs: Iterable[Any]) -> None:
-        self._owners = roots
+    def __init__(self, roots: Mapping[str, Any], graphs: Iterable[Any], others: Sequence[Any] = ()) -> None:
+        self._owners, self._others = roots, others
         self._known: dict[int, tuple[int, Way]] = {}
         storages = {number for graph in graphs for number in graph.inputs}
         for search in range(3):
@@ -36,7 +36,8 @@ class Liveness:
         """The ways from owners; from modules, too, a pool of buffers say, which an owner need not know; and by what is
         about the last call, too."""
         roots = roots_with_modules(self._owners) if search else self._owners
-        return {number: (search, way) for number, way in ways(roots, storages, last_call=search == 2).items()}
+        by_storage = ways(roots, storages, last_call=search == 2, past=self._others)
+        return {number: (search, way) for number, way in by_storage.items()}
 
     def _lost(self, inputs: Iterable[int]) -> dict[int, Way]:
         """An input that owners held and that a module alone holds has been replaced, and counts."""

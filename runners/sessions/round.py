@@ -74,7 +74,8 @@ class Served:
     def __init__(self, scheduler: Any, wire: Wire, setup: Setup) -> None:
         self.scheduler, self.wire, self.setup = scheduler, wire, setup
         model = scheduler.tp_worker.model_runner
-        self.teacher = Teacher(model.model, setup.vocab_size, model.dtype, on_gpu=engine.device != "cpu")
+        kv_dtype = model.token_to_kv_pool.dtype
+        self.teacher = Teacher(model.model, setup.vocab_size, model.dtype, kv_dtype, on_gpu=engine.device != "cpu")
         self.at_start = serving.holdings(scheduler)
         self.launches = Launches(
             scheduler=scheduler,
@@ -175,6 +176,7 @@ class Served:
             if (text := tokens.get(name_of(number, row)))
         }
         lengths = {name_of(*place): len(prompts[place[0]][place[1]]) for place in judged}
+        returned = serving.logprobs(self.wire.sent)
         distances = off(way.rounds, lengths, {name_of(*place): each.logits for place, each in judged.items()})
         for number, step in enumerate(case.steps):
             places = [(number, row) for row in range(len(step.requests))]
@@ -183,6 +185,7 @@ class Served:
             watch.see(number, Recorded.SERVED, "ended", np.array([ended.get(name, 0) for name in names]))
             watch.see(number, Recorded.SERVED, "aborted", np.array([name in way.clock.aborted for name in names]))
             watch.see(number, Recorded.SERVED, "off", rows([distances.get(name, ()) for name in names], np.float64))
+            watch.see(number, Recorded.SERVED, "returned", rows([returned.get(name, ()) for name in names], np.float64))
             _see_judged(watch, number, [judged.get(place) for place in places])
         watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
@@ -213,6 +216,7 @@ class Served:
 def _see_judged(watch: Watch, number: int, judged: Sequence[Judged | None]) -> None:
     watch.see(number, Recorded.SERVED, "best", rows([each.best if each else () for each in judged]))
     watch.see(number, Recorded.SERVED, "behind", rows([each.behind if each else () for each in judged], np.float64))
+    watch.see(number, Recorded.SERVED, "likely", rows([each.likely if each else () for each in judged], np.float64))
     watch.see(number, Recorded.SERVED, "noise", np.array([each.noise if each else 0.0 for each in judged]))
 
 

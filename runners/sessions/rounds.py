@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from repro.cases.payload import floats
+from repro.cases.rows.serving import SLIDING
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array
 from runners.engines.staging import StagingBuffer
@@ -171,11 +172,19 @@ class Rounds:
 
 def kv_rows(scheduler: Any, slots: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
     """One number for the KV row of each token of the requests in these slots, by cache, [n, context]; 0 from the length
-    on."""
+    on, and of sliding layers before the window of the next token."""
     table = scheduler.req_to_token_pool.req_to_token[slots.long()].long()
-    behind = torch.arange(table.shape[1], device=table.device) >= lengths[:, None]
-    caches = serving.caches(scheduler).items()
-    return {name: projected(cache.flatten(1))[table].masked_fill(behind, 0.0) for name, cache in caches}
+    places = torch.arange(table.shape[1], device=table.device)
+    without = places >= lengths[:, None]
+    target = scheduler.tp_worker.model_runner
+    rows: dict[str, torch.Tensor] = {}
+    for name, cache in serving.caches(scheduler).items():
+        entries, unseen = table, without
+        if name.startswith(SLIDING):
+            entries = target.token_to_kv_pool.full_to_swa_index_mapping[table].long()
+            unseen = without | (places < lengths[:, None] - target.sliding_window_size)
+        rows[name] = projected(cache.flatten(1))[entries].masked_fill(unseen, 0.0)
+    return rows
 
 
 def projected(rows: torch.Tensor) -> torch.Tensor:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from repro.cases.layout import pool_tokens, row_pages
 from repro.cases.option import HARNESS, Need, Option
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.setup import Setup
 
 _SERVES = Need(lambda s, r, b: r.serves, "the {s.runner} runner has no scheduler")
 DISAGREEMENT_MAX = 1000
+# How rounds' records name the caches of a target's sliding layers, where these have KV slots of their own.
+SLIDING = "target_sliding"
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
 _AHEAD = 3
@@ -26,6 +32,18 @@ def pool_least(setup: Setup) -> int:
 def pool_of(setup: Setup) -> int:
     """KV slots of the pool: those that are named, else twice what all requests need."""
     return setup.pool or max(2 * pool_tokens(setup), pool_least(setup))
+
+
+def launched(setup: Setup, runner: str) -> Setup:
+    """The setup of rounds as one of a runner whose graphs they launch. Their windows are the target's."""
+    facts, of_rounds = RUNNER_FACTS[runner], RUNNER_FACTS[setup.runner]
+    windows: dict[str, Any] = {} if facts.windowed == of_rounds.windowed else {"window": 0, "swa": False}
+    return replace(setup, runner=runner, overlap=False, pool=0, disagreement=0, **windows)
+
+
+def asks_logprobs(setup: Setup, row: int) -> bool:
+    """True of a request, by its place in its step, that asks for log-probabilities."""
+    return setup.logprobs and row % 2 == 0
 
 
 ROWS: tuple[Option, ...] = (
@@ -105,5 +123,15 @@ ROWS: tuple[Option, ...] = (
         drawn=(10, 30, 100, 300),
         later=True,
         words="drafts that disagree by {0} hundredths",
+    ),
+    Option(
+        field="logprobs",
+        name="return_logprob",
+        part=HARNESS,
+        meaning="every other request of a step, from the first on, asks for the log-probabilities of its tokens",
+        if_set=(_SERVES,),
+        drawn=(True,),
+        later=True,
+        words="log-probabilities returned",
     ),
 )

@@ -14,9 +14,9 @@ from runners.releases.options.sliding import as_full
 _FULL, _SLIDING = ("kv_indptr", "kv_indices", "qo_indptr"), ("window_kv_indptr", "window_kv_indices")
 
 
-def eager_metadata(setup: Setup, backend: Any) -> Mapping[str, torch.Tensor]:
+def eager_metadata(setup: Setup, backend: Any, pool: Any = None) -> Mapping[str, torch.Tensor]:
     """The metadata of the attention backend that planned the pass, [calls, ...]: of one for several draft steps, a call
-    each.
+    each. pool: the KV cache, which sliding layers with KV slots of their own need.
 
     Triton's alone: the others hold theirs in their kernels' plans, and what they read is seen as it is read.
     """
@@ -33,7 +33,7 @@ def eager_metadata(setup: Setup, backend: Any) -> Mapping[str, torch.Tensor]:
             held_by_name[indices] = list(map(_planned, held_by_name[indptr], held_by_name[indices]))
     tensors = {name: _stacked(rows) for name, rows in held_by_name.items()}
     if setup.swa and _SLIDING[1] in tensors:
-        tensors[_SLIDING[1]] = as_full(tensors[_SLIDING[1]], setup.page_size)
+        tensors[_SLIDING[1]] = as_full(tensors[_SLIDING[1]], pool)
     return tensors
 
 

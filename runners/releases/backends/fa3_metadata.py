@@ -39,7 +39,7 @@ def static(backends: Iterable[Any]) -> Mapping[str, torch.Tensor]:
 
 
 def metadata(
-    calls: Sequence[Call], *, queries: int, each: int, used: int, page_size: int = 0
+    calls: Sequence[Call], *, queries: int, each: int, used: int, pool: Any = None
 ) -> Mapping[str, torch.Tensor]:
     """The metadata of a graph's calls. queries: of the whole batch; each: queries of a sequence; used: at least so many
     entries in kv_indices. Two calls whose results are merged count as one.
@@ -48,18 +48,17 @@ def metadata(
     each query reads each key of its sequence, flat; mask_indptr: [sequences + 1]; page_rows: [rows of all page tables,
     4], the number of the table, the row, its length and how many tokens it has room for. Of calls with a window all but
     page_rows begin with "window_", and where their layers have KV slots of their own, those are the full layers' slots
-    of the same tokens: page_size is given then."""
+    of the same tokens: their pool is given then."""
     arrays: dict[str, Array] = {"page_rows": _page_rows(calls)}
     for is_windowed, prefix in ((True, "window_"), (False, "")):
         of_kind = [parts for parts in _merged(calls) if (max(parts[0].window) >= 0) is is_windowed]
         if of_kind:
             arrays |= {f"{prefix}{name}": array for name, array in _of_kind(of_kind, queries, each, used).items()}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    if page_size:
-        slots = tensors[
-            "window_kv_indices"
-        ]  # those of the reserved page are the same in both, and FOREIGN has no owner
-        tensors["window_kv_indices"] = torch.where(slots < page_size, slots, as_full(slots, page_size))
+    if pool is not None:
+        # Those of the reserved page are the same in both, and FOREIGN has no owner.
+        slots = tensors["window_kv_indices"]
+        tensors["window_kv_indices"] = torch.where(slots < pool.page_size, slots, as_full(slots, pool))
     return tensors
 
 

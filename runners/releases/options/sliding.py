@@ -48,6 +48,12 @@ def reserved(pool: Any) -> list[torch.Tensor]:
     return [tensor[: pool.page_size] for tensor in keys_and_values(sliding)]
 
 
-def as_full(slots: torch.Tensor, page_size: int) -> torch.Tensor:
-    """Slots of sliding layers as the full layers' slots of the same tokens; -1 for what lies below, but for slot 0."""
-    return torch.where(slots < 2 * page_size, -slots.sign(), slots - page_size)
+def as_full(slots: torch.Tensor, pool: Any) -> torch.Tensor:
+    """Slots of sliding layers as the full layers' slots of the same tokens, by the pool's own mapping; -1 for those of
+    no token, but for slot 0."""
+    mapping = pool.full_to_swa_index_mapping.long().clamp(min=0)  # newer ones end in a -1
+    full = slots.new_full((len(pool.swa_kv_pool.k_buffer[0]),), -1)
+    full[mapping] = torch.arange(len(mapping), dtype=full.dtype, device=full.device)
+    full[0] = 0
+    known = (slots >= 0) & (slots < len(full))
+    return torch.where(known, full[torch.where(known, slots, 0).long()], -1)

@@ -24,29 +24,31 @@ SAMPLES = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """logits: of the target, float64, [n, vocabulary]. best: the token with the largest one at each place of a text,
-    [n]. behind: how far the text's own token's logit lies below it, [n]. noise: how far rounding to the model's type
-    moves a logit of this text."""
+    [n]. behind: how far the text's own token's logit lies below it, [n]. likely: its log-probability, [n]. noise: how
+    far rounding to the model's type moves a logit of this text."""
 
     logits: torch.Tensor
     best: Ints
     behind: npt.NDArray[np.float64]
+    likely: npt.NDArray[np.float64]
     noise: float
 
 
 class Teacher:
-    """A target whose weights are read when this is made. model: sglang's. dtype: of its values. Unsupported."""
+    """A target whose weights are read when this is made. model: sglang's. dtype: of its values. kv_dtype: of keys and
+    values, which count as rounded to it whether a kernel takes them from the cache or not. Unsupported."""
 
-    def __init__(self, model: Any, vocab: int, dtype: torch.dtype, *, on_gpu: bool) -> None:
+    def __init__(self, model: Any, vocab: int, dtype: torch.dtype, kv_dtype: torch.dtype, *, on_gpu: bool) -> None:
         run = read(model, vocab)
         if run is None:
             raise Unsupported(f"no text is known of a {type(model).__name__}")
         self._run = run
-        self._dtype, self._on_gpu = dtype, on_gpu
+        self._dtype, self._kv_dtype, self._on_gpu = dtype, kv_dtype, on_gpu
 
     def judge(self, prompt: Ints, text: Sequence[int]) -> Judged:
         """text: one token or more."""
         ids = torch.from_numpy(np.concatenate([prompt, np.asarray(text[:-1], dtype=np.int64)]))
-        by = Rounding(self._dtype, on_gpu=self._on_gpu, seed=len(ids), samples=SAMPLES)
+        by = Rounding(self._dtype, self._kv_dtype, on_gpu=self._on_gpu, seed=len(ids), samples=SAMPLES)
         logits, _ = self._run(by, Tokens(ids=ids, positions=torch.arange(len(ids))), causal(by))
         logits = logits[:, len(prompt) - 1 :]
         exact, chosen = logits[0], torch.tensor(list(text))
@@ -54,6 +56,7 @@ class Teacher:
             logits=exact,
             best=exact.argmax(dim=-1).numpy(),
             behind=(exact.amax(dim=-1) - exact.gather(-1, chosen[:, None])[:, 0]).numpy(),
+            likely=exact.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0].numpy(),
             noise=float((logits[1:] - exact).abs().amax()),
         )
 

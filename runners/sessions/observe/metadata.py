@@ -17,8 +17,8 @@ class Metadata(Observer):
 
     def after(self, call: Call, outputs: Outputs) -> None:
         if call.alone:
-            first = self.captured.planner.first
-            for name, tensor in eager_metadata(self.captured.setup, first).items():
+            first, pool = self.captured.planner.first, self.captured.model_runner.token_to_kv_pool
+            for name, tensor in eager_metadata(self.captured.setup, first, pool).items():
                 call.staging.see(Recorded.METADATA, name, tensor)
         elif call.launches and self._comes_after():
             self._see(call)

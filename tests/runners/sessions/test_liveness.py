@@ -288,3 +288,12 @@ def test_a_pytorch_that_cannot_look_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("EAGLEEYE_LIVENESS", "1")
     with pytest.raises(RuntimeError, match=r"PyTorch 2\.13 or newer"):
         object.__new__(cuda.Graph).capture_begin()
+
+
+def test_no_way_leads_through_the_runner_of_another_graph() -> None:
+    shared = torch.zeros(2)
+    others = SimpleNamespace(buffer=shared)
+    roots = {"runner": SimpleNamespace(worker=SimpleNamespace(verifies=others))}
+    number = holders.storage_of(shared)
+    assert str(ways(roots, {number}, last_call=False)[number]) == "runner.worker.verifies.buffer"
+    assert ways(roots, {number}, last_call=False, past=[others]) == {}

@@ -61,13 +61,13 @@ def sliding(live: Live) -> Mapping[str, torch.Tensor]:
         return {}
     indices = sliding_of(backend(live)) if setup.window else {}
     if setup.swa:
-        indices = {**indices, "window_kv_indices": as_full(indices["window_kv_indices"], setup.page_size)}
+        indices = {**indices, "window_kv_indices": as_full(indices["window_kv_indices"], own_pool(live))}
     return indices
 
 
-def own_pages(setup: Setup) -> int:
-    """The page size where sliding layers have KV slots of their own, else 0."""
-    return setup.page_size if setup.swa else 0
+def own_pool(live: Live) -> Any:
+    """The pool where sliding layers have KV slots of their own, else None."""
+    return live.target.model_runner.token_to_kv_pool if live.setup.swa else None
 
 
 def sliding_used(live: Live, used: int) -> Mapping[str, torch.Tensor]:
@@ -111,9 +111,7 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
     """The metadata: of kv_indices, which is as long as the context allows, as much as this batch can use."""
     used = int(batch["seq_lens"].sum()) + live.setup.max_bs
     if live.setup.backend == "fa3":
-        return fa3_metadata.metadata(
-            fa3.calls.of(bs, bs), queries=bs, each=1, used=used, page_size=own_pages(live.setup)
-        )
+        return fa3_metadata.metadata(fa3.calls.of(bs, bs), queries=bs, each=1, used=used, pool=own_pool(live))
     if flashinfer_mla.is_used(live.setup):
         return flashinfer_mla.metadata([backend(live).decode_cuda_graph_metadata[bs]], used)
     return {

@@ -80,7 +80,8 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
     slots of the same tokens. Of kv_indices, as much as this batch can use."""
     setup = live.setup
     used = int(batch["seq_lens"].sum()) + setup.topk * setup.max_bs
-    full = sliding.as_full(backend(live).cuda_graph_window_kv_indices, setup.page_size)
+    pool = live.draft.draft_model_runner.model.kv_context.target_token_to_kv_pool
+    full = sliding.as_full(backend(live).cuda_graph_window_kv_indices, pool)
     indices = {
         "kv_indptr": backend(live).kv_indptr,
         "kv_indices": backend(live).cuda_graph_kv_indices[:used],

@@ -10,6 +10,7 @@ from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
 from repro.cases.rows.serving import PLAN_STREAM, pool_of
+from repro.cases.runner_facts import RUNNER_FACTS
 from runners.releases import model
 from runners.releases.adapters.round import as_on_gpus, weights
 from runners.releases.adapters.round.family import Wire
@@ -37,6 +38,8 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         as_on_hopper()
     with (
         model.norms_without_kernels(),
+        model.windowed(setup.window, RUNNER_FACTS[setup.runner].windowed),
+        model.capped(setup.logit_cap),
         model.folders(*verifying(setup)) as folders,
         weights.loading(setup, device),
         as_on_gpus.overlapping(setup.overlap),

@@ -16,8 +16,10 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components import ipc_channels, request_receiver
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from repro.cases.rows.serving import SLIDING
 from runners.engines.active import engine
 from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
+from runners.releases.options.sliding import is_hybrid
 from runners.releases.workers.arguments import construct
 from runners.releases.workers.posing import Posing
 from runners.releases.workers.present import GENERATION
@@ -43,8 +45,9 @@ def _channels(kind: Any, wire: Wire) -> Any:
     return kind(**{name: wire if name.startswith("send_to") else None for name in names})
 
 
-def request(rid: str, prompt: Sequence[int], count: int, *, alone: bool = False) -> Any:
-    """A greedy request for so many tokens, whatever they are. alone: it shares no prefix with another one."""
+def request(rid: str, prompt: Sequence[int], count: int, *, alone: bool = False, logprobs: bool = False) -> Any:
+    """A greedy request for so many tokens, whatever they are. alone: it shares no prefix with another one. logprobs: it
+    asks for their log-probabilities."""
     kind: Any = io_struct.TokenizedGenerateReqInput
     sampling = SamplingParams(max_new_tokens=count, temperature=0.0, ignore_eos=True)
     sampling.normalize(None)
@@ -53,7 +56,7 @@ def request(rid: str, prompt: Sequence[int], count: int, *, alone: bool = False)
         "input_text": "",
         "input_ids": array("q", prompt),
         "sampling_params": sampling,
-        "return_logprob": False,
+        "return_logprob": logprobs,
         "logprob_start_len": -1,
         "top_logprobs_num": 0,
         "token_ids_logprob": None,
@@ -108,6 +111,16 @@ def outputs(sent: Sequence[Any]) -> tuple[dict[str, list[int]], dict[str, int]]:
     return tokens, ended
 
 
+def logprobs(sent: Sequence[Any]) -> dict[str, list[float]]:
+    """The log-probabilities of each request's tokens, by its name, joined as outputs are."""
+    joined: dict[str, list[float]] = {}
+    for message in sent:
+        each = getattr(message, "output_token_logprobs_val", None) or ()
+        for rid, values in zip(getattr(message, "rids", ()), each, strict=False):
+            joined.setdefault(rid, []).extend(values or ())
+    return joined
+
+
 def counts(sent: Sequence[Any], name: str) -> dict[str, int]:
     """The largest count of this name that messages have of each request: cached_tokens, retraction_counts."""
     most: dict[str, int] = {}
@@ -124,13 +137,18 @@ def models(scheduler: Any) -> tuple[Any, Any]:
 
 
 def caches(scheduler: Any) -> dict[str, torch.Tensor]:
-    """The tensors of both models' KV caches, by whose they are."""
+    """The tensors of both models' KV caches in their own type, which those of eight bits do not have by themselves, by
+    whose they are; of layers with KV slots of their own, by SLIDING."""
     draft = scheduler.draft_worker.draft_worker
+    pool = scheduler.tp_worker.model_runner.token_to_kv_pool
+    pools = {"target": getattr(pool, "full_kv_pool", pool), "draft": draft.draft_runner.token_to_kv_pool}
+    if is_hybrid(pool):
+        pools[SLIDING] = pool.swa_kv_pool
     named: dict[str, torch.Tensor] = {}
-    for whose, runner in (("target", scheduler.tp_worker.model_runner), ("draft", draft.draft_runner)):
+    for whose, each in pools.items():
         for kind in ("k", "v", "kv"):  # latent attention has one row for both
-            buffers = getattr(runner.token_to_kv_pool, f"{kind}_buffer", ())
-            named |= {f"{whose}_{kind}{layer}": tensor for layer, tensor in enumerate(buffers)}
+            buffers = getattr(each, f"{kind}_buffer", ())
+            named |= {f"{whose}_{kind}{layer}": tensor.view(each.dtype) for layer, tensor in enumerate(buffers)}
     return named
 
 
@@ -166,14 +184,32 @@ def without_graphs(scheduler: Any) -> Iterator[None]:
 
 def holdings(scheduler: Any) -> dict[str, int]:
     """Counts of what belongs to no request: KV slots that can be given, pages that differ among them, slots that the
-    tree cache can give up, slots that it has locked, request slots, and those that differ among them."""
-    allocator, requests = scheduler.token_to_kv_pool_allocator, scheduler.req_to_token_pool
-    free = torch.cat([pages for pages in (allocator.free_pages, allocator.release_pages) if pages is not None])
-    return {
-        "free KV slots": int(allocator.available_size()),
-        "different free pages": len(torch.unique(free)),
-        "evictable KV slots": int(scheduler.tree_cache.evictable_size()),
-        "locked KV slots": int(scheduler.tree_cache.protected_size()),
+    tree cache can give up, slots that it has locked, request slots, and those that differ among them. Sliding layers
+    with KV slots of their own are counted by themselves."""
+    allocator, cache, requests = (
+        scheduler.token_to_kv_pool_allocator,
+        scheduler.tree_cache,
+        scheduler.req_to_token_pool,
+    )
+    hybrid = hasattr(allocator, "swa_attn_allocator")
+    kinds = {"full": "", "swa": " of sliding layers"} if hybrid else {"": ""}
+    counts: dict[str, int] = {}
+    for kind, words in kinds.items():
+        each = getattr(allocator, f"{kind}_attn_allocator") if kind else allocator
+        size = f"{kind}_" if kind else ""
+        counts |= {
+            f"free KV slots{words}": int(each.available_size()),
+            f"different free pages{words}": len(torch.unique(free_pages(each))),
+            f"evictable KV slots{words}": int(getattr(cache, f"{size}evictable_size")()),
+            f"locked KV slots{words}": int(getattr(cache, f"{size}protected_size")()),
+        }
+    return counts | {
         "free request slots": len(requests.free_slots),
         "different free request slots": len(set(requests.free_slots)),
     }
+
+
+def free_pages(allocator: Any) -> torch.Tensor:
+    """The numbers of the pages that an allocator of one kind can give, sorted or not."""
+    lists = [allocator.free_pages, allocator.release_pages, *getattr(allocator, "staged_pages", ())]
+    return torch.cat([pages for pages in lists if pages is not None])

@@ -18,8 +18,8 @@ from runners.releases.workers.checkpoint import complete
 _DATA = 36  # any constant: weights are part of the meaning of a seed file
 # How much scores and attention's output weigh: enough that a wrong row of a prefix changes logits, and the text soon.
 _SCORES, _OUTPUT = 1.4, 2.0
-# EAGLE3's draft has neither the embedding beside its attention nor layers behind its first, and half of the tokens:
-# its targets are such that this matters little, else no draft would be accepted.
+# No draft has layers behind its first, and EAGLE3's neither the embedding beside its attention nor half of the tokens:
+# their targets are such that this matters little, else no draft would be accepted.
 _LITTLE, _UNKNOWN = 0.25, 0.7
 Parameters = Mapping[str, torch.Tensor]
 
@@ -49,6 +49,8 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
     config: Any = target.config
     for name, parameter in target.named_parameters():
         values = _of_target(name, parameter, config)
+        if _is_behind(name):
+            values = values * _LITTLE
         if setup.algorithm == "EAGLE3":
             values = _nearly_draft(name, values, hot_tokens(setup))
         parameter.data.copy_(values)
@@ -119,13 +121,17 @@ def _of_target(name: str, parameter: torch.Tensor, config: Any) -> torch.Tensor:
 
 
 def _nearly_draft(name: str, values: torch.Tensor, hot: Any) -> torch.Tensor:
-    """The weights of a target that EAGLE3 drafts for."""
+    """The weights of a target that EAGLE3 drafts for, but for layers."""
     if "lm_head" in name:
         unknown = torch.full((len(values), 1), _UNKNOWN)
         unknown[torch.from_numpy(hot)] = 1.0
         return values * unknown
-    behind = "layers." in name and "layers.0." not in name and name.endswith(("o_proj.weight", "down_proj.weight"))
-    return values * _LITTLE if "embed" in name or behind else values
+    return values * _LITTLE if "embed" in name else values
+
+
+def _is_behind(name: str) -> bool:
+    """True of what a layer behind the first, which a draft lacks, adds to it."""
+    return "layers." in name and "layers.0." not in name and name.endswith(("o_proj.weight", "down_proj.weight"))
 
 
 def _evenly(name: str, shape: tuple[int, ...]) -> torch.Tensor:

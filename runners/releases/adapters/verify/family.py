@@ -73,9 +73,9 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
     if setup.backend == "fa3":
         each = setup.num_draft_tokens
         used = lengths + setup.max_bs * (1 + each)
-        pages = decode.own_pages(setup)
+        pool = decode.own_pool(live)
         calls = fa3.calls.of(bs * each, bs)
-        return fa3_metadata.metadata(calls, queries=bs * each, each=each, used=used, page_size=pages)
+        return fa3_metadata.metadata(calls, queries=bs * each, each=each, used=used, pool=pool)
     bits = setup.num_draft_tokens * (lengths + len(batch["seq_lens"]) * setup.num_draft_tokens)
     return {
         "kv_indptr": backend.kv_indptr[None],

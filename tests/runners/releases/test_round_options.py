@@ -1,0 +1,80 @@
+"""Options of rounds that a target or its cache has, on the newest release: texts and log-probabilities are the
+target's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from oracles import leaks, logits
+from oracles.catalogue import judge_all, overall
+from repro.cases.case import Case, Request, Setup, Step, Target, problems
+from repro.cases.release_list import NEWEST
+from repro.traces.finding import Status
+from repro.traces.trace import Trace
+from runners.processes.pool import Pool
+from tests.builders.only_verdict import only
+from tests.runners.releases.test_round import CHAIN, SMALL, TREE, served
+
+TARGET = Target(NEWEST, "emulated")
+STEPS = (
+    Step(requests=(Request(slot=1, seq_len=19, data=1, further=9), Request(slot=2, seq_len=3, data=2, further=12))),
+    Step(requests=(Request(slot=1, seq_len=5, data=3, further=4),), wait=2, happens="retract"),
+)
+SETUPS = {
+    "a window, and layers with KV slots of their own": replace(
+        CHAIN, window=7, swa=True, chunk=8, overlap=True, logprobs=True
+    ),
+    "keys and values of eight bits": replace(TREE, kv_dtype="fp8_e4m3", head_dim=32, disagreement=30),
+}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(TARGET, timeout_s=300) as opened:
+        yield opened
+
+
+@pytest.mark.slow
+@pytest.mark.emulated(NEWEST)
+@pytest.mark.parametrize("name", SETUPS)
+def test_texts_are_the_targets(name: str, pool: Pool) -> None:
+    case = Case(setup=SETUPS[name], steps=STEPS)
+    trace = pool.run(case)
+    assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
+    assert int(trace.facts["retractions"]) > 0
+    accepted = [seen.array for seen in trace.seen if (seen.path, seen.name) == ("round_graph", "accepted")]
+    assert np.concatenate(accepted).max() > 1, "no draft was accepted"
+    names = {seen.name for seen in trace.seen if seen.path == "holdings"}
+    assert (f"{leaks.FREE}{leaks.SLIDING}" in names) is case.setup.swa
+
+
+def returned(values: list[float]) -> tuple[Case, Trace]:
+    """A record in which a request of three tokens is returned these log-probabilities; -1, -2 and -3 are right."""
+    trace = served(**{"served.returned": [values], "served.likely": [[-1.0, -2.0, -3.0]]})
+    return replace(SMALL, setup=replace(CHAIN, logprobs=True)), trace
+
+
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ([-1.0, -2.00001, -3.0], ""),
+        ([-1.0, -2.1, -3.0], logits.RETURNED),
+        ([-1.0, -2.0, np.nan], logits.COUNT),
+        ([-1.0, -2.0, -3.0, -4.0], logits.COUNT),
+    ],
+)
+def test_log_probabilities_are_those_of_the_text(values: list[float], where: str) -> None:
+    assert only(logits.judge, *returned(values)).where == where
+
+
+def test_refusals_of_options() -> None:
+    refused: dict[str, Setup] = {
+        "no scheduler": replace(CHAIN, runner="draft", logprobs=True),
+        "needs heads above": replace(CHAIN, kv_dtype="fp8_e4m3"),
+    }
+    for words, setup in refused.items():
+        assert any(words in text for text in problems(Case(setup=setup, steps=STEPS))), words

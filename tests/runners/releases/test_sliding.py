@@ -1,0 +1,29 @@
+"""KV slots of sliding layers, seen as the full layers' slots of the same tokens."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from runners.releases.options import sliding
+
+pytestmark = pytest.mark.emulated
+
+PAGE, TOKENS, LARGEST = 4, 24, 40
+
+
+def test_slots_are_mapped_back_by_the_pools_own_mapping() -> None:
+    pool = SimpleNamespace(
+        page_size=PAGE,
+        full_to_swa_index_mapping=torch.cat((torch.zeros(LARGEST, dtype=torch.int64), torch.tensor([-1]))),
+        swa_kv_pool=SimpleNamespace(k_buffer=[torch.zeros(LARGEST + PAGE, 1)]),
+    )
+    sliding.shift(pool, TOKENS)
+    slots = torch.arange(LARGEST + PAGE, dtype=torch.int32)
+    full = sliding.as_full(slots, pool)
+    of_tokens = (slots >= 2 * PAGE) & (slots < TOKENS + PAGE)
+    assert full[of_tokens].tolist() == list(range(PAGE, TOKENS))
+    assert full[~of_tokens].tolist() == [0] + [-1] * int((~of_tokens).sum() - 1)
+    assert sliding.as_full(torch.tensor([-1, 99, 0]), pool).tolist() == [-1, -1, 0]
