@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,14 +51,10 @@ class Stage:
 
 def stages(scheduler: Any, setup: Setup) -> list[Stage]:
     """One for each graph runner that there is."""
-    runners = serving.graphs(scheduler)
-    return [
-        _stage(scheduler, setup, name, runner, [each for each in runners.values() if each is not runner])
-        for name, runner in runners.items()
-    ]
+    return [_stage(scheduler, setup, name, runner) for name, runner in serving.graphs(scheduler).items()]
 
 
-def _stage(scheduler: Any, setup: Setup, name: str, runner: Any, others: Sequence[Any]) -> Stage:
+def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
     part = catalogue.parts(catalogue.present_release(), name)
     family: Family = part("FAMILY")
     alone = launched(setup, name)
@@ -72,7 +68,8 @@ def _stage(scheduler: Any, setup: Setup, name: str, runner: Any, others: Sequenc
     buffers = family.input_buffers(runner)
     tensors = {each: getattr(buffers, each, None) for each in family.buffers}
     graphs = [graph for graph in engine.recordings() if "size" in captured_for(runner, graph)]
-    owners = {"runner": runner, "scheduler": scheduler}
+    # Runners share buffers: when one lets go of them, others hold them still, and are asked for nothing.
+    others = [each for each in (*serving.workers(scheduler), *serving.graphs(scheduler).values()) if each is not runner]
     return Stage(
         name=name,
         runner=runner,
@@ -81,7 +78,7 @@ def _stage(scheduler: Any, setup: Setup, name: str, runner: Any, others: Sequenc
         neutral=part("neutral")(live),
         buffers={each: tensor for each, tensor in tensors.items() if tensor is not None},
         named=frozenset(family.given(alone, req_to_token(alone), [Request(slot=1, seq_len=1, data=0)])),
-        liveness=Liveness(owners, graphs, others) if graphs else None,
+        liveness=Liveness({"runner": runner}, graphs, others) if graphs else None,
     )
 
 

@@ -11,8 +11,8 @@ from runners.sessions.holders import Way, roots_with_modules, storage_of, ways
 
 
 class Liveness:
-    """roots: runner and workers, by name. graphs: all that were captured. others: runners of other graphs, which may
-    hold the same memory. Mutable: it remembers ways to inputs, and by which search each was found."""
+    """roots: runner and workers, by name. graphs: all that were captured. others: objects through which
+    no way leads. Mutable: it remembers ways to inputs, and by which search each was found."""
 
     def __init__(self, roots: Mapping[str, Any], graphs: Iterable[Any], others: Sequence[Any] = ()) -> None:
         self._owners, self._others = roots, others

@@ -6,7 +6,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from oracles import handed_on, kv_indices, kv_rows, leaks, lifetime, logits, order, rounds, slot0_padding, text
+from oracles import (
+    handed_on,
+    kv_indices,
+    kv_rows,
+    leaks,
+    lifetime,
+    liveness,
+    logits,
+    order,
+    rounds,
+    slot0_padding,
+    text,
+)
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.release_list import NEWEST
@@ -83,6 +95,14 @@ PLANTS = {
         new="            pass\n",
         setup=CHAIN,
         seen_by=((slot0_padding.ORACLE, "padded rows of req_pool_indices"), (kv_indices.ORACLE, kv_indices.PADDED)),
+    ),
+    "lengths of the draft graph are bound anew": Plant(
+        file=DRAFT,
+        function=EXECUTE,
+        old="buffers.seq_lens.fill_(self.seq_len_fill_value)",
+        new="buffers.seq_lens = torch.full_like(buffers.seq_lens, self.seq_len_fill_value)",
+        setup=CHAIN,
+        seen_by=((liveness.ORACLE, "input captured in srt/model_executor/cuda_graph_buffer_registry.py fill_from"),),
     ),
     "the draft graph keeps old lengths": Plant(
         file=DRAFT,

@@ -20,7 +20,7 @@ _DATA = 36  # any constant: weights are part of the meaning of a seed file
 _SCORES, _OUTPUT = 1.4, 2.0
 # No draft has layers behind its first, and EAGLE3's neither the embedding beside its attention nor half of the tokens:
 # their targets are such that this matters little, else no draft would be accepted.
-_LITTLE, _UNKNOWN = 0.25, 0.7
+_LITTLE, _UNKNOWN = 0.05, 0.5
 Parameters = Mapping[str, torch.Tensor]
 
 
