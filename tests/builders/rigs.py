@@ -56,7 +56,7 @@ def rig(
         overlay=overlay,
         releases=lambda engine: tuple(releases),
         alone=lambda target: (Path(sys.executable), {"PYTHONPATH": target.sglang}),
-        patience=20.0,
+        patience=120.0,
         named=str,
         tell=(said if said is not None else []).append,
     )

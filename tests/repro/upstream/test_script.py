@@ -269,11 +269,11 @@ def test_a_candidate_patch_gives_the_files_that_it_changes(tmp_path: Path, monke
     assert command.candidate("another", Target("0.9", "emulated"), world) == {}
 
 
-def handed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, *more: str) -> int:
+def handed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, *more: str, tries: int = 2) -> int:
     monkeypatch.setattr(command, "script", lambda name, seed, wanted, releases, checked="": f"{text}\n# {checked}\n")
     monkeypatch.setattr(command, "upstream_test", lambda *arguments, **more: text)
     monkeypatch.setattr(command, "with_helper", lambda rig, target: target)
-    arguments = [*more, str(SEEDS / "pr26292-decode.json"), "--target", "0.5.12.post1/emulated", "--tries", "2"]
+    arguments = [*more, str(SEEDS / "pr26292-decode.json"), "--target", "0.5.12.post1/emulated", "--tries", str(tries)]
     used = rigs.rig(
         lambda target, case: (Trace(ended=End(how=Termination.DONE)), []),
         releases=("0.5.12.post1", "0.5.13"),
@@ -332,13 +332,14 @@ def test_an_exported_test_must_fail_by_its_assertion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "test_it.py"
-    assert handed_over(monkeypatch, tmp_path, UNITTEST, "export", "--sglang-test", str(out)) == 0, capsys.readouterr()
+    words = ("export", "--sglang-test", str(out))
+    assert handed_over(monkeypatch, tmp_path, UNITTEST, *words, tries=1) == 0, capsys.readouterr()
     assert out.read_text() == UNITTEST
     assert out.with_name("graph_standins.py").read_text() == helper()
     out.unlink()
     # It ends with the same exit code, but by an error of its own.
     broken = UNITTEST.replace("self.assertEqual(", "self.absent(")
-    assert handed_over(monkeypatch, tmp_path, broken, "export", "--sglang-test", str(out)) == 1
+    assert handed_over(monkeypatch, tmp_path, broken, *words, tries=1) == 1
     assert not out.exists()
 
 
