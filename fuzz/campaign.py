@@ -119,6 +119,7 @@ class _Loop:
     def run(self) -> str:
         """Why it stopped."""
         plan, stats = self.stats.plan, self.stats
+        self.hooks.tell(stats.progress("opening the first session"))
         while True:
             if plan.cases is not None and stats.cases >= plan.cases:
                 return "cases"

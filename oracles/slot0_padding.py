@@ -63,7 +63,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 def _wrong(cell: Cell, raw_bs: int, bs: int) -> Wrong:
     detail = (
-        f"Row {cell.row} of {cell.buffer} is padding in step {cell.step} ({raw_bs} requests in a bucket of {bs}) "
+        f"Row {cell.row} of {cell.buffer} is padding in step {cell.step} "
+        f"({raw_bs} request{'s' * (raw_bs > 1)} in a bucket of {bs}) "
         f"and holds {cell.got} instead of {cell.want}."
     )
     return Wrong(where=cell.buffer, detail=detail, cell=cell)

@@ -20,6 +20,8 @@ ORDER = ("regressed", "new", "flaky", "known")
 # A line as traces write it, and as the cause of a published bug does: a file, then a line for each release.
 _SEEN = re.compile(r"(sglang/[\w./-]+\.py):([1-9]\d*)")
 _STATED = re.compile(r"\b(\w+\.py), ((?:[\w.]+:\d+(?:, )?)+)")
+# The files that candidate patches change, by their names.
+_FILES = {edit.file.rpartition("/")[2]: edit.file for patch in CANDIDATE_PATCHES for edit in patch.edits}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ def _first_sentence(text: str) -> str:
 def _lines(
     group: Sequence[Subject], bug: PublishedBug | None, patch: CandidatePatch | None
 ) -> Iterable[tuple[str, str]]:
-    """The lines of sglang that the failures name, or that the table has, on the newest release of each."""
+    """The lines of sglang that the failures name, or that the table has: on the newest release of each that fails."""
     seen: dict[str, str] = {}
     for subject in group:
         for target, square in subject.squares.items():
@@ -103,9 +105,11 @@ def _lines(
                 seen[match[0]] = _address(release_and_engine(target)[0], match[1], match[2])
     if seen or not bug:
         return seen.items()
-    files = {edit.file.rpartition("/")[2]: edit.file for edit in (patch.edits if patch else ())}
+    files = _FILES | {edit.file.rpartition("/")[2]: edit.file for edit in (patch.edits if patch else ())}
+    failing = {release_and_engine(target)[0] for each in group for target, s in each.squares.items() if s.fails}
     for name, places in _STATED.findall(bug.cause):
-        release, _, line = places.strip(", ").split(", ")[-1].rpartition(":")
+        stated = [place.rpartition(":")[::2] for place in reversed(places.strip(", ").split(", "))]
+        release, line = next((place for place in stated if place[0] in failing), stated[0])
         file = files.get(name, "")
         seen[f"{file or name}:{line} in {release}"] = _address(release, file, line) if file else ""
     places = {f"{edit.file}, in {edit.function}": "" for edit in (patch.edits if patch else ())}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reports.wording import share
+from reports.wording import per_second, share
 from repro.ledger.read import History
 from repro.traces.campaign import Campaign
 
@@ -71,7 +71,7 @@ def trends(history: History) -> tuple[Series, ...]:
                 runs=len(runs),
                 cases=sum(campaign.cases for ones in campaigns for campaign in ones),
                 trends=(
-                    _trend("cases a second", labels, campaigns, _rate, "{:.1f}".format),
+                    _trend("cases a second", labels, campaigns, _rate, per_second),
                     _trend("false alarms in 1,000 judged cases", labels, campaigns, _alarms, "{:.2g}".format),
                     _trend("share not judged", labels, campaigns, _unjudged, lambda value: share(value, 1)),
                 ),

@@ -75,7 +75,12 @@ def listed(texts: list[str]) -> str:
 
 def rate(campaign: Campaign) -> str:
     """Cases a second over the whole campaign, shrinking and confirming included."""
-    return f"{campaign.cases / campaign.seconds:.1f}" if campaign.seconds else "-"
+    return per_second(campaign.cases / campaign.seconds) if campaign.seconds else "-"
+
+
+def per_second(number: float) -> str:
+    """5.1, or 0.003: a rate that is not none never reads as none."""
+    return f"{number:.1f}" if number >= 0.1 or not number else f"{number:.1g}"
 
 
 def pace(number: int, seconds: float) -> str:
@@ -89,6 +94,7 @@ def bug_name(oracle: str, where: str) -> str:
     return f"{oracle}: {where}" if where else oracle
 
 
-def replay_command(seed: str, target: str) -> str:
-    """The command that replays a seed, quoted for the shell."""
-    return spelled(f"python -m repro run {shlex.quote(seed)} --target {shlex.quote(target)}")
+def replay_command(seed: str, target: str, python: str = "python") -> str:
+    """The command that replays a seed, quoted for the shell. python: the interpreter of a checkout, as it is typed."""
+    command = spelled(f"python -m repro run {shlex.quote(seed)} --target {shlex.quote(target)}")
+    return command.replace("python ", f"{shlex.quote(python)} ", 1) if command.startswith("python ") else command

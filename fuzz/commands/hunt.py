@@ -3,7 +3,9 @@ a report."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from fuzz.commands.context import CommandContext
 from fuzz.commands.options import add_known_issues, campaign_options
@@ -50,7 +52,9 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     write_text(report, render(history_of(context.campaigns, context.replays), issues=issues))
     if context.options.verbose:
         context.say(*summary(context.campaigns, context.replays, issues))
-    context.say(*closing(context.campaigns, context.replays, issues, published(), report.absolute()))
+    here = Path(sys.executable)
+    python = str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
+    context.say(*closing(context.campaigns, context.replays, issues, published(), report.absolute(), python))
     return exit_code(context.campaigns, context.replays)
 
 

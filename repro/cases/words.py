@@ -11,9 +11,9 @@ from repro.cases.runner_facts import RUNNER_FACTS
 
 
 def sentence(case: Case) -> str:
-    """The shape of a case: 2 steps with 2 then 1 requests on buckets 1, 2."""
+    """The shape of a case: 2 steps with 2 then 1 request on buckets 1, 2."""
     sizes = [len(step.requests) for step in case.steps]
-    requests = "request" if sizes == [1] else "requests"
+    requests = "request" if sizes[-1:] == [1] else "requests"
     return f"{_count(len(sizes), 'step')} with {' then '.join(map(str, sizes))} {requests} on {_buckets(case)}"
 
 

@@ -30,7 +30,7 @@ def stale_found() -> CampaignFinding:
         fingerprint=Verdict(oracle="slot0_padding", status=Status.FAIL, where=where).fingerprint,
         oracle="slot0_padding",
         where=where,
-        detail="Row 1 of req_pool_indices is padding in step 1 (1 requests in a bucket of 2) and holds 2 instead of 0.",
+        detail="Row 1 of req_pool_indices is padding in step 1 (1 request in a bucket of 2) and holds 2 instead of 0.",
         seed="out/findings/slot0_padding-5b0f3e-0.5.10.post1.json",
         failed=5,
         tried=5,

@@ -194,7 +194,7 @@ def test_hunt_says_which_target_has_it(tmp_path: Path, capsys: pytest.CaptureFix
     assert run("hunt", *targets, "--seconds", "2", "-v", "--out", str(tmp_path)) == 1
     out = capsys.readouterr().out
     assert "stale_padding/toy has slot0_padding (padded rows of req_pool_indices)" in out
-    assert "smallest case: 2 steps with 2 then 1 requests on bucket" in out
+    assert "smallest case: 2 steps with 2 then 1 request on bucket" in out
     assert "clean/toy does not have it: the same case passed 5 of 5 runs" in out
     assert "stale_padding/toy fails in another way: slot0_padding: padded rows of req_pool_indices" in out
     report = tmp_path / "report.html"
@@ -218,7 +218,8 @@ def test_hunt_ends_with_twelve_lines_at_most(tmp_path: Path, capsys: pytest.Capt
     assert first.startswith(f"1. {place}; clean/toy does not have it; stale_seq_lens/toy ")
     assert means == "   means: no known bug of sglang explains it"
     assert re.match(r"   look at: step 1 req_pool_indices\[1,0\] is \d+, expected 0$", look)
-    assert replay.startswith("   replay: python -m repro run ") and replay.endswith(" --target stale_padding/toy")
+    assert replay.startswith("   replay: ") and replay.endswith(" --target stale_padding/toy")
+    assert f"{Path(sys.executable).name} -m repro run " in replay
     assert closing[-1].startswith("report: ")
     assert not any("states in no replay" in line or "unknown:" in line for line in lines)
 

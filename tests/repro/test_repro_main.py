@@ -232,7 +232,7 @@ def test_shrinking_writes_the_smallest_case_beside_the_seed(seed: Path, capsys: 
     *_, verdict, shape = capsys.readouterr().out.splitlines()
     assert verdict.startswith(f"FAIL {small} on stale_req_pool/toy: slot0_padding at ")
     assert verdict.endswith(": 3 of 3 runs")
-    assert shape.startswith("2 steps with 2 then 1 requests on bucket 2, from 3 steps with 2 then 4 then 3 requests on")
+    assert shape.startswith("2 steps with 2 then 1 request on bucket 2, from 3 steps with 2 then 4 then 3 requests on")
     stored = codec.read(small)
     assert [len(step.requests) for step in stored.case.steps] == [2, 1]
     assert stored.about["name"] == "two, four, three"

@@ -1,6 +1,6 @@
 """draft_decode_set_expand_metadata: segment of a padded row
 
-EAGLE draft on FlashAttention 3 with topk > 1 on pages: all draft slots of padding are on page 0, which fills one column of a branch's row (draft_decode_set_expand_metadata); the next ones hold an earlier batch's pages, and the row's length reaches them. 2 steps with 2 then 1 requests on bucket 2.
+EAGLE draft on FlashAttention 3 with topk > 1 on pages: all draft slots of padding are on page 0, which fills one column of a branch's row (draft_decode_set_expand_metadata); the next ones hold an earlier batch's pages, and the row's length reaches them. 2 steps with 2 then 1 request on bucket 2.
 Needs sglang and torch, and without a GPU triton and numpy below 2.4 besides. Nothing is downloaded. Releases: 0.5.23.
     PYTHONPATH=IMPORT_PATH_OF_SGLANG python THIS_FILE    exit code 1: the bug shows, 0: it does not, 3: no run
 Checked before it was handed over: shows the bug in 10 of 10 runs on sglang 0.5.23 without a GPU; passes in 10 of 10 runs on

@@ -1,6 +1,6 @@
 """draft_decode_set_expand_metadata: segment of a padded row
 
-EAGLE draft on FlashAttention 3 with topk > 1 on pages: all draft slots of padding are on page 0, which fills one column of a branch's row (draft_decode_set_expand_metadata); the next ones hold an earlier batch's pages, and the row's length reaches them. 2 steps with 2 then 1 requests on bucket 2.
+EAGLE draft on FlashAttention 3 with topk > 1 on pages: all draft slots of padding are on page 0, which fills one column of a branch's row (draft_decode_set_expand_metadata); the next ones hold an earlier batch's pages, and the row's length reaches them. 2 steps with 2 then 1 request on bucket 2.
 """
 import contextlib
 import importlib.machinery

@@ -1,6 +1,6 @@
 """MultiLayerEagleDraftExtendCudaGraphRunner: padded rows of req_pool_indices
 
-MultiLayerEagleDraftExtendCudaGraphRunner leaves stale req_pool_indices in padded rows, as four other runners did before #26292. 2 steps with 2 then 1 requests on bucket 2.
+MultiLayerEagleDraftExtendCudaGraphRunner leaves stale req_pool_indices in padded rows, as four other runners did before #26292. 2 steps with 2 then 1 request on bucket 2.
 Needs sglang and torch, and without a GPU triton and numpy below 2.4 besides. Nothing is downloaded. Releases: 0.5.23.
     PYTHONPATH=IMPORT_PATH_OF_SGLANG python THIS_FILE    exit code 1: the bug shows, 0: it does not, 3: no run
 Checked before it was handed over: shows the bug in 3 of 3 runs on sglang 0.5.23 without a GPU; passes in 3 of 3 runs on sglang

@@ -1,6 +1,6 @@
 """MultiLayerEagleDraftExtendCudaGraphRunner: padded rows of req_pool_indices
 
-MultiLayerEagleDraftExtendCudaGraphRunner leaves stale req_pool_indices in padded rows, as four other runners did before #26292. 2 steps with 2 then 1 requests on bucket 2.
+MultiLayerEagleDraftExtendCudaGraphRunner leaves stale req_pool_indices in padded rows, as four other runners did before #26292. 2 steps with 2 then 1 request on bucket 2.
 """
 import contextlib
 import importlib.machinery
