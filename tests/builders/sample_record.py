@@ -87,7 +87,7 @@ def campaign(target: Target = BUGGY, findings: tuple[CampaignFinding, ...] = (),
         seconds=34.9,
         cases=cases,
         judged=cases,
-        replays=sum(one.count for one in made),
+        replays=sum(covering.count for covering in made),
         setups=24,
         verdicts=dict(sorted(verdicts.items())),
         endings={"done": cases},
@@ -138,8 +138,8 @@ def stale_replays(found: CampaignFinding) -> tuple[Replay, ...]:
 
 
 def stale_report(issues: Sequence[Issue] = ()) -> str:
-    found = stale_found()
-    history = history_of([campaign(BUGGY, (found,), 31), campaign(FIXED)], stale_replays(found))
+    finding = stale_found()
+    history = history_of([campaign(BUGGY, (finding,), 31), campaign(FIXED)], stale_replays(finding))
     return html.render(history, issues=issues)
 
 

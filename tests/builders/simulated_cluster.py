@@ -50,19 +50,19 @@ def result(chunk: Chunk, run: str = "") -> dict[str, Any]:
     """The result of a slot for this chunk."""
     numbers = range(chunk.first, chunk.last)
     counts = {number: room(chunk.limit, A_ROUND, number) for number in numbers}
-    found: dict[str, CampaignFinding] = {}
+    findings: dict[str, CampaignFinding] = {}
     for number in numbers:
         name = failure_of(number)
         if name and (not chunk.settle or (name == chunk.settle and digest(first_case(number)) == chunk.case)):
-            known = found.get(name) or _found(name, first_case(number), settled=bool(chunk.settle))
-            found[name] = dataclasses.replace(known, cases=known.cases + 1)
+            known = findings.get(name) or _found(name, first_case(number), settled=bool(chunk.settle))
+            findings[name] = dataclasses.replace(known, cases=known.cases + 1)
     stats = CampaignStats(chunk.plan, lambda: 0.0)
     campaign = dataclasses.replace(
         stats.campaign("cases"),
         cases=sum(counts.values()),
         seconds=float(sum(counts.values())),
         endings={"done": sum(counts.values())},
-        findings=tuple(found.values()),
+        findings=tuple(findings.values()),
     )
     names = [f"{number}.{place}" for number, count in counts.items() for place in range(count)]
     rows = [] if chunk.settle else [_row(name) for name in names]
@@ -194,7 +194,7 @@ def expected(limit: int) -> tuple[list[str], Counter[str]]:
 
 
 def counted(campaign: Campaign) -> dict[str, int]:
-    return {found.fingerprint: found.cases for found in campaign.findings}
+    return {finding.fingerprint: finding.cases for finding in campaign.findings}
 
 
 class Told:
@@ -214,6 +214,8 @@ class Told:
 
 
 def run(nodes: SimulatedNodes, limit: int | None, plan: Plan = PLAN, seconds: float = 20) -> tuple[Campaign, Told]:
-    told = Told()
-    office = Office(keep=told.keep, note=told.note, tell=lambda progress: None, say=told.said.append, clock=nodes.clock)
-    return Drive(plan, Cutter(plan, A_ROUND, limit, seconds), nodes, office).work(), told
+    listener = Told()
+    office = Office(
+        keep=listener.keep, note=listener.note, tell=lambda progress: None, say=listener.said.append, clock=nodes.clock
+    )
+    return Drive(plan, Cutter(plan, A_ROUND, limit, seconds), nodes, office).work(), listener

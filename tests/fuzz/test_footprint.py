@@ -37,7 +37,7 @@ def test_the_watch_looks_after_the_first_minute_and_then_as_often_as_asked(tmp_p
     watch = Watch(told.append, tmp_path, every=60)
     for seconds in (1, FIRST_S - 1, FIRST_S + 1, FIRST_S + 30, FIRST_S + 65, FIRST_S + 200):
         watch.tell(progress(seconds))
-    assert [one.cases for one in watch.taken] == [61, 125, 260]
+    assert [footprint.cases for footprint in watch.taken] == [61, 125, 260]
     assert len(told) == 6
 
 

@@ -126,8 +126,8 @@ def test_a_proof_is_made_of_the_releases_that_are_there(
     assert (done.holds, done.missing) == (True, missing), problems(done)
     assert len({target for target, _ in world.asked}) == len(world.asked)
     assert totals(world.told) == "2 of 2 proofs hold"
-    said = lines(done)
-    assert any("not installed here: " + ", ".join(missing) in text for text in said) is bool(missing)
+    texts = lines(done)
+    assert any("not installed here: " + ", ".join(missing) in text for text in texts) is bool(missing)
 
 
 @pytest.mark.parametrize("newest", ["0.1", "0.0"])
@@ -190,8 +190,8 @@ def test_what_is_not_covered_is_not_asked() -> None:
 
 def test_the_rows_as_lines_table_and_json() -> None:
     done = World(newest_bucket=failing("bucket")).prove([*rows(), *rows(SECOND, reason="no runner")])
-    told = [text for row in done for text in lines(row)]
-    assert told == [
+    texts = [text for row in done for text in lines(row)]
+    assert texts == [
         "#1 on draft, triton, emulated: HOLDS: 0.1 FAIL, 0.2 PASS, 0.2 without #1 FAIL, 0.9 PASS (staged)",
         "#1 on draft, triton, emulated: DOES NOT HOLD: 0.1 FAIL, 0.2 PASS, 0.2 without #1 FAIL, 0.9 FAIL (bucket)",
         "  newest 0.9: does not pass: FAIL bucket",

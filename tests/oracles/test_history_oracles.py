@@ -47,11 +47,11 @@ def test_nothing_recorded_is_unknown(oracle: Any) -> None:
 
 
 def test_what_differs_after_another_history_fails_by_name() -> None:
-    found: dict[str, Any] = {"compared": 7, "launches": 0}
-    assert said(history.judge, trace(history=found)) == [(Status.PASS, "")]
-    found |= {"attn_backends.1.kv_indptr": [[2, 0]], "attn_backends.1.kv_indptr.values": [[4.0, 9.0]]}
-    found |= {"output logits": [[1, 3]], "output logits.values": [[0.5, 0.25]], "kv": [11, 12]}
-    record = trace(history=found)
+    arrays: dict[str, Any] = {"compared": 7, "launches": 0}
+    assert said(history.judge, trace(history=arrays)) == [(Status.PASS, "")]
+    arrays |= {"attn_backends.1.kv_indptr": [[2, 0]], "attn_backends.1.kv_indptr.values": [[4.0, 9.0]]}
+    arrays |= {"output logits": [[1, 3]], "output logits.values": [[0.5, 0.25]], "kv": [11, 12]}
+    record = trace(history=arrays)
     wheres = ["attn_backends.kv_indptr", "output logits", "KV values"]
     assert said(history.judge, record) == [(Status.FAIL, where) for where in wheres]
     [first, *_] = history.judge(CASE, record)

@@ -88,7 +88,7 @@ CASES = (grow_and_shrink(), *drawn_cases(16, seed=7))
 
 def test_the_tables_name_every_bug_and_every_oracle() -> None:
     assert set(EXPECTED) | set(SOUND) | set(DEADLY) | {"hang", "unsupported", "broken"} == set(BUGS)
-    meant = {found[0][0] for found in EXPECTED.values()}
+    meant = {row[0][0] for row in EXPECTED.values()}
     assert meant | OF_OTHERS == {judge.__module__.removeprefix("oracles.") for judge in ALL}
 
 
@@ -141,13 +141,13 @@ def test_rounding_is_measured_and_passes() -> None:
 
 @pytest.mark.slow
 def test_a_true_tie_is_a_doubt_and_no_failure() -> None:
-    told = set()
+    seen = set()
     for case in drawn_cases(30, seed=3):
         verdicts = judge_all(case, toy_trace(case, "tie"))
-        told |= {
+        seen |= {
             (v.oracle, v.status, v.where) for v in verdicts if v.status is not Status.PASS and v.oracle not in OF_OTHERS
         }
-    assert told == {
+    assert seen == {
         ("graph_equals_eager", Status.UNKNOWN, "tie"),
         ("slot0_padding", Status.UNKNOWN, "no padding exercised"),
         ("reference", Status.UNKNOWN, "no step asked the reference"),
@@ -170,9 +170,9 @@ def test_the_same_case_runs_alike_alone_and_after_another() -> None:
     run(second, shared)
     alone = toy_trace(second, "stale_padding")
     assert len(alone.seen) == len(shared.seen)
-    for one, other in zip(alone.seen, shared.seen, strict=True):
-        assert (one.step, one.path, one.name) == (other.step, other.path, other.name)
-        np.testing.assert_array_equal(one.array, other.array)
+    for alike, other in zip(alone.seen, shared.seen, strict=True):
+        assert (alike.step, alike.path, alike.name) == (other.step, other.path, other.name)
+        np.testing.assert_array_equal(alike.array, other.array)
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,8 @@ def test_long_case_is_drawn_up_to_the_wrong_step() -> None:
 
 
 def test_nothing_is_drawn_outside_a_picture() -> None:
-    for found in many_findings():
-        for panel in picture.draw(found.case, found.cell):
+    for finding in many_findings():
+        for panel in picture.draw(finding.case, finding.cell):
             assert all(box.x >= 0 and box.x + box.width <= panel.width for box in panel.boxes)
             assert all(box.y >= 0 and box.y + box.height <= panel.height for box in panel.boxes)
             assert all(0 <= label.y <= panel.height and label.x <= panel.width for label in panel.labels)
@@ -132,9 +132,9 @@ def test_every_runner_has_buffers_of_its_own() -> None:
 
 
 def test_what_captures_nothing_has_neither_bucket_nor_padding() -> None:
-    one, two = picture.draw(of_runner("kv_move"), None)
-    assert (one.title, two.title) == ("Step 0: batch of 2", "Step 1: batch of 1")
-    assert {box.kind for panel in (one, two) for box in panel.boxes} == {"real", "guard"}
+    first, two = picture.draw(of_runner("kv_move"), None)
+    assert (first.title, two.title) == ("Step 0: batch of 2", "Step 1: batch of 1")
+    assert {box.kind for panel in (first, two) for box in panel.boxes} == {"real", "guard"}
     assert [panel.title for panel in picture.draw(of_runner("decode"), None)][1] == "Step 1: batch of 1 in bucket 2"
 
 
@@ -153,9 +153,9 @@ def test_a_page_table_shows_the_pages_of_each_row() -> None:
     last = panel.boxes[-2]  # of the request; behind it lies padding's
     whole = picture._COLUMN
     assert last.width == pytest.approx(max(4.0, whole * ((request.seq_len - 1) % 4 + 1) / 4) - 2)
-    said = [label.text for label in panel.labels]
-    assert f"{pages} pages, {request.seq_len} tokens" in said or f"1 page, {request.seq_len} tokens" in said
-    assert "page 0" in said
+    texts = [label.text for label in panel.labels]
+    assert f"{pages} pages, {request.seq_len} tokens" in texts or f"1 page, {request.seq_len} tokens" in texts
+    assert "page 0" in texts
 
 
 def test_a_row_that_is_too_long_has_a_page_without_room() -> None:

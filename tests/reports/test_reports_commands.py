@@ -102,8 +102,8 @@ def test_markdown_is_for_a_pull_request(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_markdown_obeys_no_text() -> None:
     hostile = "`x` | [a](javascript:b) <img src=x> @everyone #1\n# heading"
-    found = replace(STALE, where=hostile, oracle=hostile, target="/@everyone|<b>@toy")
-    text = markdown(history_of([campaign(Target("/@everyone|<b>", "toy"), (found,))], []))
+    failure = replace(STALE, where=hostile, oracle=hostile, target="/@everyone|<b>@toy")
+    text = markdown(history_of([campaign(Target("/@everyone|<b>", "toy"), (failure,))], []))
     outside = re.sub(r"`[^`\n]*`", "", text)
     assert not re.search(r"(?<!\\)[<>]|(?<!\w)@\w|\]\(", outside) and "javascript" not in outside
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -154,9 +154,9 @@ def test_bad_ledgers_are_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFi
     for path in (tmp_path / "absent.db", tmp_path / "text.db", tmp_path):
         for command in (["html", "--out", str(tmp_path / "report.html")], ["summary"]):
             assert main([*command, "--ledger", str(path)]) == 3
-            said = capsys.readouterr()
-            assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
-            assert str(path) in said.err
+            output = capsys.readouterr()
+            assert output.out == "" and output.err.startswith("error: ") and output.err.count("\n") == 1
+            assert str(path) in output.err
     assert not (tmp_path / "report.html").exists()
 
 
@@ -183,10 +183,10 @@ def stored(path: Path) -> Path:
 
 
 def test_html_command_writes_the_page(tmp_path: Path) -> None:
-    one, two, out = tmp_path / "one.json", tmp_path / "two.json", tmp_path / "report.html"
-    one.write_text(dumps([campaign(BUGGY, (STALE,), 31)], stale_replays(STALE)))
+    first, two, out = tmp_path / "one.json", tmp_path / "two.json", tmp_path / "report.html"
+    first.write_text(dumps([campaign(BUGGY, (STALE,), 31)], stale_replays(STALE)))
     two.write_text(dumps([campaign(FIXED)]))
-    command = [sys.executable, "-m", "reports", "html", str(one), str(two), "--out", str(out)]
+    command = [sys.executable, "-m", "reports", "html", str(first), str(two), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{out}\n", "")
     assert out.read_text(encoding="utf-8") == stale_report(load())
@@ -232,10 +232,10 @@ def test_bad_record_is_one_clear_line(name: str, tmp_path: Path, capsys: pytest.
     path.write_text(BAD[name])
     for command in (["html", str(path), "--out", str(out)], ["summary", str(path)]):
         assert main(command) == 3
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert said.err.startswith(f"error: {path}: ")
-        assert said.err.count("\n") == 1
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.startswith(f"error: {path}: ")
+        assert output.err.count("\n") == 1
     assert not out.exists()
 
 
@@ -243,7 +243,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture
     good, binary = tmp_path / "good.json", tmp_path / "binary.json"
     good.write_text(dumps([campaign()]))
     binary.write_bytes(b"\xff\xfe\x00")
-    for arguments, said in (
+    for arguments, output in (
         (["summary", str(tmp_path / "absent.json")], "No such file"),
         (["summary", str(tmp_path)], "Is a directory"),
         (["summary", str(binary)], "not UTF-8"),
@@ -252,7 +252,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture
     ):
         assert main(arguments) == 3
         error = capsys.readouterr().err
-        assert said in error and error.count("\n") == 1
+        assert output in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["html"], ["html", "x.json"], ["dance"], ["summary", "--csv"]])

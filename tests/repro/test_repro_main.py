@@ -54,16 +54,16 @@ def full(tmp_path: Path) -> Path:
 
 def error_of(capsys: pytest.CaptureFixture[str]) -> str:
     """The one line on stderr."""
-    said = capsys.readouterr()
-    assert said.err.startswith("error: ")
-    assert said.err.count("\n") == 1
-    return said.err
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+    return output.err
 
 
 def test_a_pass(seed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(seed), "--target", "clean/toy", "--quiet"]) == 0
-    said = capsys.readouterr()
-    assert (said.out, said.err) == (f"PASS {seed} on clean/toy: failed 0 of 1 runs\n", "")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == (f"PASS {seed} on clean/toy: failed 0 of 1 runs\n", "")
 
 
 def test_a_failure_in_one_line_and_a_table(seed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,9 +187,9 @@ def test_truncated_missing_and_huge_files_are_refused(
 def test_one_bad_seed_does_not_hold_up_the_others(seed: Path, full: Path, capsys: pytest.CaptureFixture[str]) -> None:
     full.write_text("{")
     assert main(["run", str(full), str(seed), "--target", "stale_padding/toy", "--quiet"]) == 3
-    said = capsys.readouterr()
-    assert "FAIL" in said.out
-    assert "full.json" in said.err
+    output = capsys.readouterr()
+    assert "FAIL" in output.out
+    assert "full.json" in output.err
 
 
 @pytest.mark.parametrize(
@@ -218,10 +218,10 @@ def test_an_unknown_release_is_refused_and_the_other_target_runs(
 ) -> None:
     targets = ["--target", "0.0.99/emulated", "--target", "clean/toy"]
     assert main(["run", str(seed), *targets, "--quiet"]) == 3
-    said = capsys.readouterr()
-    assert "0.0.99" in said.err
-    assert said.err.count("\n") == 1
-    assert said.out.startswith("PASS")
+    output = capsys.readouterr()
+    assert "0.0.99" in output.err
+    assert output.err.count("\n") == 1
+    assert output.out.startswith("PASS")
     assert main(["shrink", str(seed), "--target", "0.0.99/emulated"]) == 3
     assert "0.0.99" in error_of(capsys)
 
@@ -270,10 +270,10 @@ def test_ctrl_c_leaves_what_was_run_in_the_form(
 
     monkeypatch.setattr("repro.commands.run.outcome_of", until_the_second)
     assert main(["run", str(seed), str(full), "--target", "clean/toy", "--json"]) == 3
-    told = capsys.readouterr()
-    form = json.loads(told.out)
+    output = capsys.readouterr()
+    form = json.loads(output.out)
     assert (form["exit_code"], [replay["status"] for replay in form["replays"]]) == (3, ["PASS"])
-    assert "interrupted" in told.err
+    assert "interrupted" in output.err
 
 
 def test_what_does_not_fail_is_not_shrunk(seed: Path, capsys: pytest.CaptureFixture[str]) -> None:

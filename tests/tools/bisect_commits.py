@@ -46,18 +46,18 @@ def repository(top: Path, releases: Sequence[str], commits: int) -> dict[str, st
     paths = {one.release: one.path for one in installed()}
     (top / "python").mkdir(parents=True)
     git(top, "init", "--quiet")
-    found = {}
+    rows = {}
     for release in releases:
         shutil.rmtree(top / "python" / "sglang", ignore_errors=True)
         shutil.copytree(
             paths[release] / "sglang", top / "python" / "sglang", ignore=shutil.ignore_patterns("__pycache__")
         )
-        found[release] = committed(top, f"release {release}")
+        rows[release] = committed(top, f"release {release}")
         for number in range(max(0, commits // len(releases) - 1)):
             note = top / "python" / "sglang" / "unrelated.py"
             note.write_text(f"# {release} {number}\n")
             committed(top, f"unrelated edit {number} after {release}")
-    return found
+    return rows
 
 
 def committed(top: Path, title: str) -> str:
@@ -69,20 +69,20 @@ def committed(top: Path, title: str) -> str:
 def altered(used: Rig, chance: random.Random, rate: float, seed: Path) -> Rig:
     """A rig in which the seed passes where it fails and the other way round, so that a fix is searched; flaky by this
     rate."""
-    wanted = wanted_of(read(seed))
+    failure = wanted_of(read(seed))
 
     def judge(case: Case, trace: Trace) -> list[Verdict]:
-        found = []
+        rows = []
         for verdict in used.judge(case, trace):
-            if verdict.oracle == wanted.oracle and verdict.status is not Status.UNKNOWN:
+            if verdict.oracle == failure.oracle and verdict.status is not Status.UNKNOWN:
                 fails = verdict.status is Status.PASS and chance.random() < rate
                 verdict = Verdict(
                     oracle=verdict.oracle,
                     status=Status.FAIL if fails else Status.PASS,
-                    where=wanted.where if fails else "",
+                    where=failure.where if fails else "",
                 )
-            found.append(verdict)
-        return found
+            rows.append(verdict)
+        return rows
 
     return dataclasses.replace(used, judge=judge)
 
@@ -126,8 +126,8 @@ def main() -> int:
         hit = out.is_file() and f'"first_bad": "{commits[fix.fixed][:12]}' in out.read_text()
         right += hit
         seconds = time.monotonic() - start
-        said = f"{'right' if hit else 'WRONG'}{refusal}, {seconds:.0f} s, seen in {rate:.0%} of failing runs"
-        print(f"trial {trial}: {name}: {said}", flush=True)
+        text = f"{'right' if hit else 'WRONG'}{refusal}, {seconds:.0f} s, seen in {rate:.0%} of failing runs"
+        print(f"trial {trial}: {name}: {text}", flush=True)
     print(f"{right} of {options.trials} right")
     return int(right != options.trials)
 

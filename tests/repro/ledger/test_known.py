@@ -41,29 +41,29 @@ def test_what_the_file_says(tmp_path: Path) -> None:
     (issue,) = issues(tmp_path, ISSUE.replace('"0.5.13 /cuda"', '"==0.5.13 /cuda"'))
     assert not issue.crashes
     assert not issue.expired(date(2027, 5, 31)) and issue.expired(date(2027, 6, 1))
-    held = {
+    examples = {
         (release, engine)
         for release in ("0.5.9", "0.5.10", "0.5.12.post1", "0.5.13", "stale_padding", "main")
         for engine in ("emulated", "cuda", "toy")
         if issue.holds_on(release, engine)
     }
     ranged = {(release, engine) for release in ("0.5.10", "0.5.12.post1") for engine in ("emulated", "cuda", "toy")}
-    assert held == ranged | {("0.5.13", "cuda"), ("stale_padding", "toy")}
+    assert examples == ranged | {("0.5.13", "cuda"), ("stale_padding", "toy")}
 
 
 def test_what_an_issue_explains(tmp_path: Path) -> None:
-    found = issues(tmp_path, ISSUE.replace('"0.5.13 /cuda", ', ""))
-    assert probed(found, "seed:a.json", "0.5.10", "cuda") == found[0]
-    assert probed(found, "seed:b.json", "0.5.10", "cuda") is None
-    assert probed(found, "seed:a.json", "0.5.13", "cuda") is None
+    entries = issues(tmp_path, ISSUE.replace('"0.5.13 /cuda", ', ""))
+    assert probed(entries, "seed:a.json", "0.5.10", "cuda") == entries[0]
+    assert probed(entries, "seed:b.json", "0.5.10", "cuda") is None
+    assert probed(entries, "seed:a.json", "0.5.13", "cuda") is None
     here, draft = ("0.5.12", "emulated"), SETUP
-    assert explained(found, *here, draft, "slot0_padding", "other") == found[0]
-    assert explained(found, *here, replace(draft, backend="flashinfer"), "slot0_padding", "other") is None
-    assert explained(found, *here, draft, "staged", "other") is None
-    assert explained(found, *here, replace(draft, runner="decode"), "staged", "a2dfbbbe8eea") == found[0]
-    assert explained(found, "0.5.13", "emulated", draft, "slot0_padding", "a2dfbbbe8eea") is None
+    assert explained(entries, *here, draft, "slot0_padding", "other") == entries[0]
+    assert explained(entries, *here, replace(draft, backend="flashinfer"), "slot0_padding", "other") is None
+    assert explained(entries, *here, draft, "staged", "other") is None
+    assert explained(entries, *here, replace(draft, runner="decode"), "staged", "a2dfbbbe8eea") == entries[0]
+    assert explained(entries, "0.5.13", "emulated", draft, "slot0_padding", "a2dfbbbe8eea") is None
     # Not where it cannot show.
-    assert explained((replace(found[0], setups=("window",)),), *here, draft, "slot0_padding", "other") is None
+    assert explained((replace(entries[0], setups=("window",)),), *here, draft, "slot0_padding", "other") is None
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_projects_own_file_agrees_with_its_seeds() -> None:
         for probe in issue.probes:
             about = codec.read(SEEDS / probe.removeprefix(SEED)).about
             # One bug may hide another in the same seed: together their issues say when it fails.
-            own = [other for other in load(KNOWN_ISSUES) if probe in other.probes]
+            known = [other for other in load(KNOWN_ISSUES) if probe in other.probes]
             for release in ADAPTED:
-                holds = any(other.holds_on(release, engine) for other in own for engine in ("cuda", "emulated"))
+                holds = any(other.holds_on(release, engine) for other in known for engine in ("cuda", "emulated"))
                 assert bool(expected(about, release)) == holds, (probe, release)

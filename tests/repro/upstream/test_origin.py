@@ -44,15 +44,15 @@ def verdict(cell: Cell) -> Verdict:
 
 
 def test_a_stale_value_is_traced_to_the_call_that_left_it() -> None:
-    found = origin(CASE, trace({0: [("slots", 0, 1, COPY)], 1: [("slots", 0, 0, COPY)]}), [verdict(STALE)])
-    assert found and (found.padded, found.writer, found.left_by, found.left_at, found.left_slot) == (
+    place = origin(CASE, trace({0: [("slots", 0, 1, COPY)], 1: [("slots", 0, 0, COPY)]}), [verdict(STALE)])
+    assert place and (place.padded, place.writer, place.left_by, place.left_at, place.left_slot) == (
         True,
         None,
         0,
         COPY,
         3,
     )
-    assert list(lines(found)) == [
+    assert list(lines(place)) == [
         "first wrong: step 1 slots[1,0] is 3, expected 0 (slot0_padding), a padded row",
         f"in call 1, row 0 of slots written by {COPY}",
         f"no write of that call reached the row: its value was left by call 0, of request slot 3, written by {COPY}",
@@ -61,16 +61,16 @@ def test_a_stale_value_is_traced_to_the_call_that_left_it() -> None:
 
 def test_a_value_that_this_call_wrote_names_its_line() -> None:
     writes = {0: [("slots", 0, 1, COPY)], 1: [("slots", 0, 1, FILL), ("other", 1, 1, COPY), ("slots", 0, 0, COPY)]}
-    found = origin(CASE, trace(writes), [verdict(STALE)])
-    assert found and found.writer and found.writer.place == FILL
-    assert list(lines(found))[-1] == f"so the value was written by {FILL}"
+    place = origin(CASE, trace(writes), [verdict(STALE)])
+    assert place and place.writer and place.writer.place == FILL
+    assert list(lines(place))[-1] == f"so the value was written by {FILL}"
 
 
 def test_another_value_was_not_left_by_that_call() -> None:
     writes = {0: [("slots", 0, 1, COPY)], 1: [("slots", 0, 0, COPY)]}
-    found = origin(CASE, trace(writes, ([1, 2], [1, 3])), [verdict(STALE)])
-    assert found and found.left_by == -1
-    assert list(lines(found))[-1].startswith("no write into that row was seen in any call")
+    place = origin(CASE, trace(writes, ([1, 2], [1, 3])), [verdict(STALE)])
+    assert place and place.left_by == -1
+    assert list(lines(place))[-1].startswith("no write into that row was seen in any call")
 
 
 def test_what_was_not_watched_has_no_origin() -> None:
@@ -83,11 +83,11 @@ def test_what_was_not_watched_has_no_origin() -> None:
 def test_on_real_sglang(capsys: pytest.CaptureFixture[str]) -> None:
     seed = str(SEEDS / "pr26292-decode.json")
     assert main(["first", seed, "--target", "0.5.12.post1/emulated"]) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "first wrong: step 1 req_pool_indices[1,0] is 2, expected 0 (slot0_padding), a padded row"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "first wrong: step 1 req_pool_indices[1,0] is 2, expected 0 (slot0_padding), a padded row"
     left = (
         "no write of that call reached the row: its value was left by call 0, of request slot 2, written by sglang/srt/"
     )
-    assert any(line.startswith(left) for line in said)
-    suspects = said[said.index("likeliest to hold the mistake:") + 1 :]
+    assert any(line.startswith(left) for line in printed)
+    suspects = printed[printed.index("likeliest to hold the mistake:") + 1 :]
     assert "CudaGraphRunner.replay_prepare" in suspects[-1] and len(suspects) <= 5

@@ -90,17 +90,17 @@ def test_a_repair_is_of_the_last_release_that_has_the_bug(repair: CandidatePatch
     "repair",
     [
         # Each takes two imports of sglang.
-        pytest.param(one, marks=[pytest.mark.emulated(one.release), pytest.mark.exhaustive])
-        for one in CANDIDATE_PATCHES
+        pytest.param(patch, marks=[pytest.mark.emulated(patch.release), pytest.mark.exhaustive])
+        for patch in CANDIDATE_PATCHES
     ],
-    ids=[one.seed for one in CANDIDATE_PATCHES],
+    ids=[patch.seed for patch in CANDIDATE_PATCHES],
 )
 def test_on_real_sglang(repair: CandidatePatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The published release fails; with the change and nothing else it does not."""
     assert main(["repairs", repair.seed, "--diff"]) == 0, capsys.readouterr()
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith(f"{repair.seed} on {repair.release}/emulated: shown: ")
-    assert any(text.startswith("+") and not text.startswith("+++") for text in said)
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].startswith(f"{repair.seed} on {repair.release}/emulated: shown: ")
+    assert any(text.startswith("+") and not text.startswith("+++") for text in output)
 
 
 def test_bad_names_and_absent_releases_are_told(
@@ -110,7 +110,7 @@ def test_bad_names_and_absent_releases_are_told(
     assert "no-such: no such repair; there are decode-last-hidden-refused, " in capsys.readouterr().err
     monkeypatch.setenv("EAGLEEYE_CACHE", str(tmp_path))
     assert main(["repairs", CANDIDATE_PATCHES[0].seed]) == 3
-    assert "NOT SHOWN" in (said := capsys.readouterr().out) and "is not installed; to install it: " in said
+    assert "NOT SHOWN" in (output := capsys.readouterr().out) and "is not installed; to install it: " in output
 
 
 def test_an_edit_without_a_place_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

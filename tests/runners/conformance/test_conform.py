@@ -38,9 +38,9 @@ AttributeError: no attribute 'topk'
 
 def test_there_is_a_valid_job_for_every_runner_and_backend() -> None:
     assert all(problems(job.case) == [] for job in jobs())
-    asked = {(job.runner, job.backend) for job in jobs()}
-    wanted = {(runner, backend) for runner, facts in RUNNER_FACTS.items() for backend in facts.backends}
-    assert asked == {place for place in wanted if place[0] != "toy"}
+    pairs = {(job.runner, job.backend) for job in jobs()}
+    expected = {(runner, backend) for runner, facts in RUNNER_FACTS.items() for backend in facts.backends}
+    assert pairs == {place for place in expected if place[0] != "toy"}
     assert {job.algorithm for job in jobs() if job.runner == "draft"} == {"EAGLE", "EAGLE3", "NEXTN"}
     # Padded and stale, so that what is judged is what is to be judged.
     assert {tuple(len(step.requests) for step in job.case.steps) for job in jobs()} == {(2, 1)}
@@ -202,7 +202,7 @@ def test_each_job_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return ended(Termination.UNSUPPORTED, "no")
 
     done = list(rows(jobs(), run, lambda case, trace: (), overall, lambda: 0.0))
-    assert ran == [job.case for job in jobs()] and {one.state for one in done} == {State.UNSUPPORTED}
+    assert ran == [job.case for job in jobs()] and {row.state for row in done} == {State.UNSUPPORTED}
 
 
 @pytest.mark.exhaustive
@@ -211,10 +211,10 @@ def test_the_newest_release_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """The shortest of its runners, and one that is not there any more."""
     some = [job for job in jobs() if job.runner in ("kv_move", "decode", "draft_v1") and job.backend == "triton"]
     monkeypatch.setattr(conform, "jobs", lambda: tuple(some))
-    told: list[Row] = []
-    release = conform.release(Target("0.5.23", "emulated"), judge_all, overall, log=tmp_path / "log", tell=told.append)
-    assert release.adapted and release.moved == () and tuple(told) == release.rows
-    states = {one.runner: one.state for one in release.rows}
+    rows: list[Row] = []
+    release = conform.release(Target("0.5.23", "emulated"), judge_all, overall, log=tmp_path / "log", tell=rows.append)
+    assert release.adapted and release.moved == () and tuple(rows) == release.rows
+    states = {row.runner: row.state for row in release.rows}
     assert states == {"kv_move": State.GREEN, "decode": State.GREEN, "draft_v1": State.UNSUPPORTED}
     assert "RowBucketGraphRunner" in release.unnamed["graph runners"]
     assert replace(release, adapted=False).red == ()

@@ -220,18 +220,18 @@ def test_each_row_is_recorded_by_some_runner(pool: Pool) -> None:
 def is_launched(trace: Trace, number: int, asked: Step, bucket: int, max_bs: int) -> None:
     """The launch is that of the batch, and each of its buffers has a row a request and something to be held to."""
     count = len(asked.requests)
-    launch, given = trace.path(number, "launch"), trace.path(number, "input")
+    launch, inputs = trace.path(number, "launch"), trace.path(number, "input")
     assert (int(launch["raw_bs"]), int(launch["bs"])) == (count, bucket)
     buffers = {name: array for name, array in launch.items() if name not in ("raw_bs", "bs")}
     assert buffers.keys() >= {"seq_lens", "req_pool_indices"}
     assert {len(array) for array in buffers.values()} == {max_bs}
     assert buffers.keys() <= trace.path(-1, "neutral").keys()
-    assert given["req_pool_indices"].reshape(count, -1)[:, 0].tolist() == [request.slot for request in asked.requests]
+    assert inputs["req_pool_indices"].reshape(count, -1)[:, 0].tolist() == [request.slot for request in asked.requests]
     # Where requests are extended, their lengths count the new tokens as well.
-    more = given["seq_lens"].reshape(count, -1)[:, 0] - [request.seq_len for request in asked.requests]
-    assert set(more.tolist()) == {0 if "extend_seq_lens" not in given else int(given["extend_seq_lens"][0])}
+    more = inputs["seq_lens"].reshape(count, -1)[:, 0] - [request.seq_len for request in asked.requests]
+    assert set(more.tolist()) == {0 if "extend_seq_lens" not in inputs else int(inputs["extend_seq_lens"][0])}
     for name in ("seq_lens", "req_pool_indices"):
-        np.testing.assert_array_equal(launch[name][:count], given[name], err_msg=name)
+        np.testing.assert_array_equal(launch[name][:count], inputs[name], err_msg=name)
     assert trace.path(number, "before").keys() == trace.path(number, "after_graph").keys()
     assert int(trace.path(number, "guard")["intact"]) > 1000
 
@@ -242,11 +242,11 @@ def leaves_outputs(trace: Trace, number: int, count: int) -> None:
     assert graph.keys() - OF_KV == eager.keys() - OF_KV != set()
     assert {len(array) for name, array in graph.items() if name not in OF_KV} == {count}
     assert all(np.isfinite(array).all() for name, array in eager.items() if name not in OF_KV)
-    given = trace.path(number, "input")
-    told = [given[name] for name in ("out_cache_loc", "rewritten") if name in given]
-    allowed = {0, *(int(slot) for slots in told for slot in slots.flatten())}
+    inputs = trace.path(number, "input")
+    places = [inputs[name] for name in ("out_cache_loc", "rewritten") if name in inputs]
+    allowed = {0, *(int(slot) for slots in places for slot in slots.flatten())}
     assert set(graph["kv_slots"].tolist()) | set(eager["kv_slots"].tolist()) <= allowed
-    assert bool(told) == bool(set(eager["kv_slots"].tolist()) - {0})
+    assert bool(places) == bool(set(eager["kv_slots"].tolist()) - {0})
 
 
 @each_pair

@@ -60,8 +60,8 @@ def failures(case: Case, trace: Trace) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def cuda_pool(cuda_target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """One worker for all tests of a release: importing it takes seconds."""
-    with Pool(cuda_target, log=tmp_path_factory.mktemp("worker") / "log") as one:
-        yield one
+    with Pool(cuda_target, log=tmp_path_factory.mktemp("worker") / "log") as opened:
+        yield opened
 
 
 @pytest.mark.cuda("0.5.13")
@@ -116,11 +116,11 @@ def test_random_cases_without_a_false_alarm(backend: str, part: int, cuda_pool: 
         trace = cuda_pool.run(case)
         if trace.ended.how is Termination.UNSUPPORTED:
             continue  # some releases refuse some setups
-        found = failures(case, trace)
+        wrongs = failures(case, trace)
         if cuda_target.is_checkout or release_order(cuda_target.sglang) > release_order(last):
-            assert found == {}, codec.dumps(codec.Seed(case=case))
+            assert wrongs == {}, codec.dumps(codec.Seed(case=case))
         else:
-            assert found.keys() <= oracles, codec.dumps(codec.Seed(case=case))
+            assert wrongs.keys() <= oracles, codec.dumps(codec.Seed(case=case))
         judged += overall(judge_all(case, trace)) is not Status.UNKNOWN
     assert judged
 
@@ -201,10 +201,10 @@ def test_what_a_real_crash_leaves_is_no_ones_trouble(tmp_path: Path) -> None:
     with Pool(Target("0.5.12.post1", "cuda"), log=tmp_path / "log") as pool:
         for _ in range(2):
             trace = pool.run(case)
-            found = failures(case, trace)
-            assert "kv_indices" in found
+            wrongs = failures(case, trace)
+            assert "kv_indices" in wrongs
             if trace.ended.how is not Termination.DONE:
-                assert found["ended"].endswith("CUDA error: an illegal memory access in replay"), trace.ended
+                assert wrongs["ended"].endswith("CUDA error: an illegal memory access in replay"), trace.ended
             verdicts = judge_all(good, pool.run(good))
             assert overall(verdicts) is Status.PASS, verdicts
 
@@ -222,8 +222,8 @@ def test_an_illegal_access_is_found_confirmed_and_named_by_its_line(name: str, t
     with session_hooks(place, LedgerRun(), lambda progress: None) as hooks:
         done = campaign(plan, CaseStream(iter((good, bad, good))), hooks)
     assert (done.judged, done.errors) == (3, {})
-    (found,) = [found for found in done.findings if found.oracle == "ended"]
-    assert found.where.startswith("raised CUDA error: an illegal memory access in ")
-    assert (found.failed, found.tried, found.cases) == (5, 5, 1)
-    assert "With every launch waited for" in found.detail and "sglang/srt/" in found.detail, found.detail
-    assert codec.read(Path(found.seed)).case.setup.runner == setup.runner
+    (finding,) = [finding for finding in done.findings if finding.oracle == "ended"]
+    assert finding.where.startswith("raised CUDA error: an illegal memory access in ")
+    assert (finding.failed, finding.tried, finding.cases) == (5, 5, 1)
+    assert "With every launch waited for" in finding.detail and "sglang/srt/" in finding.detail, finding.detail
+    assert codec.read(Path(finding.seed)).case.setup.runner == setup.runner

@@ -170,11 +170,11 @@ class Planted:
     @property
     def reached(self) -> dict[tuple[str, int, str], Case]:
         """Per site the first case that reaches it."""
-        found: dict[tuple[str, int, str], Case] = {}
-        for one, trace in zip(CASES, self.good, strict=True):
+        planted: dict[tuple[str, int, str], Case] = {}
+        for case, trace in zip(CASES, self.good, strict=True):
             for module, line, kind in json.loads(trace.facts["probed"]):
-                found.setdefault((module, line, kind), one)
-        return found
+                planted.setdefault((module, line, kind), case)
+        return planted
 
     def run(self, one: Case, on: bool, *plant: tuple[str, int, str]) -> Trace:
         self.plan.write_text(json.dumps({"on": on, "plant": plant}))
@@ -187,9 +187,9 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     plan, variables = folder / "plan.json", {"EAGLEEYE_PLAN": str(folder / "plan.json")}
     target = Target(request.param, "emulated")
     with Pool(target, log=folder / "log", session="tests.builders.planting_session", variables=variables) as pool:
-        found = Planted(release=request.param, pool=pool, plan=plan)
-        found.good.extend(found.run(case, True) for case in CASES)
-        yield found
+        planted = Planted(release=request.param, pool=pool, plan=plan)
+        planted.good.extend(planted.run(case, True) for case in CASES)
+        yield planted
 
 
 both_sides = pytest.mark.emulated("0.5.12.post1", "0.5.13")
@@ -197,10 +197,10 @@ both_sides = pytest.mark.emulated("0.5.12.post1", "0.5.13")
 
 @both_sides
 def test_good_input_fires_no_probe(planted: Planted) -> None:
-    for one, trace in zip(CASES, planted.good, strict=True):
-        assert problems(one) == []
+    for case, trace in zip(CASES, planted.good, strict=True):
+        assert problems(case) == []
         assert trace.ended.how is Termination.DONE, trace.ended
-        assert probes.judge(one, trace).status is Status.PASS
+        assert probes.judge(case, trace).status is Status.PASS
     assert {kind for _, _, kind in planted.reached} >= {"nan", "oob"}
 
 
@@ -233,9 +233,9 @@ FIRST_WORKERS = (
 @both_sides
 def test_what_is_planted_makes_its_probe_fire_and_name_the_site(planted: Planted) -> None:
     wheres = {}
-    for site, one in planted.reached.items():
-        trace = planted.run(one, True, site)
-        [verdict] = [v for v in judge_all(one, trace) if v.oracle == "probes"]
+    for site, case in planted.reached.items():
+        trace = planted.run(case, True, site)
+        [verdict] = [v for v in judge_all(case, trace) if v.oracle == "probes"]
         assert verdict.status is Status.FAIL, (site, trace.ended)
         assert verdict.where.startswith({"nan": "NaN at ", "inf": "Inf at ", "oob": "out of bounds at "}[site[2]])
         wheres[site] = verdict.where
@@ -245,8 +245,8 @@ def test_what_is_planted_makes_its_probe_fire_and_name_the_site(planted: Planted
 
 @both_sides
 def test_with_probes_off_nothing_fires(planted: Planted) -> None:
-    for one in CASES:
-        trace = planted.run(one, False, *planted.reached)
+    for case in CASES:
+        trace = planted.run(case, False, *planted.reached)
         assert trace.ended.how is Termination.DONE, trace.ended
         passed = {(module, line, kind) for module, line, kind in json.loads(trace.facts["planted"])}
-        assert passed >= {site for site, first in planted.reached.items() if first is one}
+        assert passed >= {site for site, first in planted.reached.items() if first is case}

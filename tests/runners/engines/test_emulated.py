@@ -160,13 +160,13 @@ def test_a_capture_writes_to_no_memory_that_was_there() -> None:
     pool = Arena()
     outside = torch.zeros(8)
     shared = np.zeros(4, dtype=np.float32)
-    one, other = torch.from_numpy(shared), torch.from_numpy(shared)  # two storages over the same memory
+    tensor, other = torch.from_numpy(shared), torch.from_numpy(shared)  # two storages over the same memory
     first, [kept] = captured(lambda: [outside + 5], pool)
     first.replay()
 
     def program() -> Tensors:
         outside[2:4].fill_(9)
-        one.add_(1)
+        tensor.add_(1)
         other.add_(1)
         kept.mul_(2)  # a live output of the pool's other graph
         return []
@@ -198,8 +198,8 @@ def test_what_a_capture_remembered_is_forgotten() -> None:
 
     def alike() -> set[int]:
         gc.collect()
-        tensors = [one for one in gc.get_objects() if type(one) is torch.Tensor]
-        return {address(one) for one in tensors if one.nbytes == x.nbytes}
+        tensors = [tensor for tensor in gc.get_objects() if type(tensor) is torch.Tensor]
+        return {address(tensor) for tensor in tensors if tensor.nbytes == x.nbytes}
 
     before = alike()  # others may be held by what ran before in this process
     assert address(x) in before
@@ -343,14 +343,14 @@ def test_the_hook_sees_the_inputs_and_no_result_yet() -> None:
 
 
 def test_a_graph_that_is_captured_while_serving_is_no_launch_of_the_runner() -> None:
-    own, _ = captured(lambda: [torch.ones(1)])
+    output, _ = captured(lambda: [torch.ones(1)])
     seen: list[Graph] = []
     Graph.runner_is_captured = True
     Graph.before_replay = seen.append
     try:
         other, _ = captured(lambda: [torch.zeros(1)])
         other.replay()
-        own.replay()
+        output.replay()
     finally:
         Graph.before_replay, Graph.runner_is_captured = None, False
-    assert seen == [own]
+    assert seen == [output]

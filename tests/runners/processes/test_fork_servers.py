@@ -34,11 +34,11 @@ def pool_of(target: Target, log: Path | None = None, **variables: str) -> Pool:
 
 def parents_of(pid: int) -> list[int]:
     """The worker of a session, and the worker's parent."""
-    found = []
+    pids = []
     for _ in range(2):
         pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        found.append(pid)
-    return found
+        pids.append(pid)
+    return pids
 
 
 def running(pool: Pool) -> list[int]:
@@ -50,8 +50,8 @@ def running(pool: Pool) -> list[int]:
 def test_only_what_sessions_read_may_differ(tmp_path: Path) -> None:
     (tmp_path / "release" / "sglang").mkdir(parents=True)
     path = os.pathsep.join([str(tmp_path / "release"), "/packages/transformers-5", "/project"])
-    own = {"EAGLEEYE_REFERENCE": "1", "SGLANG_X": "y", "PYTEST_CURRENT_TEST": "z"}
-    common = common_environment({**own, "OMP_NUM_THREADS": "1", "PYTHONPATH": path})
+    variables = {"EAGLEEYE_REFERENCE": "1", "SGLANG_X": "y", "PYTEST_CURRENT_TEST": "z"}
+    common = common_environment({**variables, "OMP_NUM_THREADS": "1", "PYTHONPATH": path})
     assert common == {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"/packages/transformers-5{os.pathsep}/project"}
 
 
@@ -63,9 +63,9 @@ def test_an_import_path_is_absolute_and_names_each_place_once(tmp_path: Path, mo
 @pytest.mark.emulated("0.5.13", "0.5.23")
 def test_workers_share_a_server_where_their_packages_are_the_same() -> None:
     with pool_of(OLD) as first, pool_of(Target("0.5.15.post1", "emulated"), EAGLEEYE_X="1") as second:
-        (_, one, server), (_, other, same) = running(first), running(second)
+        (_, session, server), (_, other, same) = running(first), running(second)
         assert server == same != os.getpid()
-        assert one != other
+        assert session != other
         with pool_of(NEW) as third:
             assert running(third)[2] not in (server, os.getpid()), "it has other packages in front"
 
@@ -74,15 +74,15 @@ def test_workers_share_a_server_where_their_packages_are_the_same() -> None:
 def test_a_worker_has_its_own_environment_import_path_and_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with Pool(OLD, session=TELLING, log=log, variables={"EAGLEEYE_X": "1"}) as pool:
-        told = dict(pool.run(going("well")).facts)
-    assert (told["variable"], told["version"]) == ("1", "0.5.13")
-    front = json.loads(told["path"])
+        facts = dict(pool.run(going("well")).facts)
+    assert (facts["variable"], facts["version"]) == ("1", "0.5.13")
+    front = json.loads(facts["path"])
     assert front[0].endswith("0.5.13") and front[1] == str(PROJECT)
     assert "a session was imported" in log.read_text()
     with Pool(OLD, session=TELLING, log=log) as pool:
         again = dict(pool.run(going("well")).facts)
     assert again["variable"] == "absent"
-    assert again["drawn"] != told["drawn"], "two workers would draw the same ports"
+    assert again["drawn"] != facts["drawn"], "two workers would draw the same ports"
 
 
 @pytest.mark.parametrize(

@@ -176,8 +176,8 @@ def test_gpus_that_others_use_too_are_counted_where_one_sees_a_part_of_them(monk
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
-    with Pool(TARGET, session=MODULE, timeout_s=20, standbys=2) as one:
-        yield one
+    with Pool(TARGET, session=MODULE, timeout_s=20, standbys=2) as pool:
+        yield pool
 
 
 def plain(trace: Trace) -> tuple[object, ...]:

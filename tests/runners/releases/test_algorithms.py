@@ -56,9 +56,9 @@ def drafted(trace: Trace, number: int) -> np.ndarray:
 
 @pytest.mark.parametrize("algorithm", ["EAGLE3", "NEXTN"])
 def test_every_release_drafts_with_it(algorithm: str, pool: Pool) -> None:
-    one = case(algorithm=algorithm)
-    trace = pool.run(one)
-    judged(one, trace)
+    example = case(algorithm=algorithm)
+    trace = pool.run(example)
+    judged(example, trace)
     same = (drafted(trace, 0) == drafted(trace, 2)).all(axis=1)
     assert same.tolist() == [True, False, False, True], "contents matter, and to nobody else"
     assert not np.array_equal(drafted(trace, 0), drafted(trace, 3)), "attention looks at what is there"
@@ -66,21 +66,21 @@ def test_every_release_drafts_with_it(algorithm: str, pool: Pool) -> None:
         # The draft model knows every other token, by numbers of its own.
         assert all((drafted(trace, number) % 2 == 1).all() for number in range(len(STEPS)))
     for number in range(len(STEPS)):
-        given = trace.path(number, "input")["out_cache_loc"].reshape(-1, SETUP.topk, SETUP.num_steps)
+        inputs = trace.path(number, "input")["out_cache_loc"].reshape(-1, SETUP.topk, SETUP.num_steps)
         written = trace.path(number, "graph")["kv_slots"]
-        assert set(written.tolist()) - {0} == set(given[:, :, : SETUP.num_steps - 1].flatten().tolist())
+        assert set(written.tolist()) - {0} == set(inputs[:, :, : SETUP.num_steps - 1].flatten().tolist())
 
 
 @pytest.mark.parametrize("algorithm", ["EAGLE3", "NEXTN"])
 def test_every_release_extends_drafts_with_it(algorithm: str, pool: Pool) -> None:
     """EAGLE3's draft model is handed the hidden states of three layers."""
     chains = replace(SETUP, runner="draft_extend", algorithm=algorithm, topk=1, capture_bs=(4,))
-    one = Case(setup=chains, steps=STEPS[:2])
-    trace = pool.run(one)
+    example = Case(setup=chains, steps=STEPS[:2])
+    trace = pool.run(example)
     assert trace.ended.how is Termination.DONE, trace.ended
     width = trace.path(0, "launch")["hidden_states"].size // (SETUP.max_bs * SETUP.num_draft_tokens)
     assert width == SETUP.hidden_size * (3 if algorithm == "EAGLE3" else 1)
-    known_of(one, trace)
+    known_of(example, trace)
 
 
 def test_the_first_worker_drafts_as_the_second_does(pool: Pool, target: Target) -> None:

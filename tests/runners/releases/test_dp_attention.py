@@ -43,8 +43,8 @@ ELSEWHERE = (1, 3, 0, 2, 4)
 def case_of(runner: str, backend: str = "") -> Case:
     """A rank that is busier, one that is less so, an idle one beside a busy one, and as many on both."""
     steps = (step(*batch) for batch in BATCHES)
-    told = tuple(replace(each, elsewhere=count) for each, count in zip(steps, ELSEWHERE, strict=True))
-    return Case(setup=setup_of(runner, backend, dp_attention=True), steps=told)
+    counted = tuple(replace(each, elsewhere=count) for each, count in zip(steps, ELSEWHERE, strict=True))
+    return Case(setup=setup_of(runner, backend, dp_attention=True), steps=counted)
 
 
 CASE = case_of("draft")
@@ -56,9 +56,9 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
     assert problems(CASE) == problems(alone) == []
     assert codec.loads(codec.dumps(codec.Seed(about={}, case=CASE))).case == CASE
     assert "other_rank_num_reqs" not in codec.dumps(codec.Seed(about={}, case=alone))
-    said = list(paragraph(codec.Seed(about={}, case=CASE)))
-    assert "options: one of two ranks under data-parallel attention" in said
-    assert "step 1: 1 request in bucket 4, 3 padded rows, 3 on the other rank" in said
+    lines = list(paragraph(codec.Seed(about={}, case=CASE)))
+    assert "options: one of two ranks under data-parallel attention" in lines
+    assert "step 1: 1 request in bucket 4, 3 padded rows, 3 on the other rank" in lines
     assert {"--tp-size 2 --dp-size 2", "--enable-dp-attention"} <= set(flags(CASE.setup))
     assert ("dp_attention",) in MODEL and sort_key(alone) < sort_key(CASE)
 
@@ -140,8 +140,8 @@ def test_the_newest_release_is_right_and_what_only_ranks_run_is_watched(runner: 
         for new, oracle in PLANTED.items() if runner == "draft" else ():
             planted = next(mutant for mutant in every if mutant.new == new)
             pool.change({"edit": planted.change()})
-            said = {verdict.oracle for verdict in judge_all(case, pool.run(case)) if verdict.status is Status.FAIL}
-            assert oracle in said, (new, said)
+            lines = {verdict.oracle for verdict in judge_all(case, pool.run(case)) if verdict.status is Status.FAIL}
+            assert oracle in lines, (new, lines)
 
 
 @pytest.mark.exhaustive

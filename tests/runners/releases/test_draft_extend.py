@@ -38,15 +38,15 @@ def trace(pool: Pool) -> Trace:
 
 
 def test_trees_on_pages(pool: Pool, trace: Trace) -> None:
-    one = case(FULL, PADDED, ONE, setup=TREE)
-    run = pool.run(one)
+    example = case(FULL, PADDED, ONE, setup=TREE)
+    run = pool.run(example)
     since = RUNNER_FACTS["draft_extend"].branches_since
     if release_order(trace.facts["sglang"]) < release_order(since):
         assert run.ended.how is Termination.UNSUPPORTED
         assert "topk 1 only" in run.ended.what
     else:
         assert run.ended.how is Termination.DONE, run.ended
-        assert failures(one, run) == {}
+        assert failures(example, run) == {}
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +93,10 @@ def shapes(batch: int, selects: bool) -> dict[str, dict[str, tuple[int, ...]]]:
 
 
 def test_the_record_has_these_shapes(trace: Trace, selects: bool) -> None:
-    for number, one in enumerate(WHOLE.steps):
-        wanted = shapes(len(one.requests), selects)
-        assert trace.paths(number) >= wanted.keys()
-        for path, names in wanted.items():
+    for number, example in enumerate(WHOLE.steps):
+        expected = shapes(len(example.requests), selects)
+        assert trace.paths(number) >= expected.keys()
+        for path, names in expected.items():
             seen = trace.path(number, path)
             optional = {"num_correct_drafts"} if path == "launch" else set()
             if path in ("graph", "eager"):
@@ -108,8 +108,8 @@ def test_the_record_has_these_shapes(trace: Trace, selects: bool) -> None:
                 assert len(got) == len(shape), (number, path, name, got)
                 assert all(a == b or (b < 0 < a) for a, b in zip(got, shape, strict=True)), (number, path, name, got)
         written = trace.path(number, "graph")["kv_slots"]
-        given = trace.path(number, "input")["out_cache_loc"]
-        assert set(written.tolist()) - {0} == set(given.flatten().tolist())
+        inputs = trace.path(number, "input")["out_cache_loc"]
+        assert set(written.tolist()) - {0} == set(inputs.flatten().tolist())
     width = SETUP.num_draft_tokens
     assert {name: int(value) for name, value in trace.path(-1, "neutral").items() if value} == {
         "seq_lens": 1,
@@ -133,8 +133,8 @@ def test_what_padded_rows_hold_of_earlier_tokens_reaches_nothing(pool: Pool, tra
 def test_as_many_drafts_as_were_accepted_decide_what_is_drawn(pool: Pool, selects: bool) -> None:
     """The same tokens with other counts: the same logits, of which another row is used, or another row is all."""
     counts = (0, 1, 2, 3)
-    one = case(*(step((1, 9, 1, count)) for count in counts))
-    run = pool.run(one)
+    example = case(*(step((1, 9, 1, count)) for count in counts))
+    run = pool.run(example)
     for number, count in enumerate(counts):
         left = run.path(number, "graph")
         logits = left["next_token_logits"].reshape(1 if selects else SETUP.num_draft_tokens, SETUP.vocab_size)

@@ -106,8 +106,8 @@ def test_only_whole_pages_are_given_back() -> None:
     assert freed(SETUP, table, STEP.requests[0]).size == 0
     # 47 + 3 accepted end on the page that ends at 64, with all 52 - 47 tokens of the tree in it or before it.
     assert freed(SETUP, table, STEP.requests[3]).size == 0
-    one = replace(SETUP, page_size=1)
-    assert freed(one, req_to_token(one), STEP.requests[1]).size == 1
+    example = replace(SETUP, page_size=1)
+    assert freed(example, req_to_token(example), STEP.requests[1]).size == 1
     longest = replace(STEP.requests[0], seq_len=15, accepted=0)
     assert freed(SETUP, table, longest).tolist() == table[1, 16:20].tolist()
 
@@ -248,17 +248,17 @@ def test_the_tail_is_the_poison_or_zero(trace: Trace, uncleared: bool) -> None:
 def test_other_shapes(changes: dict[str, Any], pool: Pool, uncleared: bool) -> None:
     setup = replace(SETUP, **{"capture_bs": (2,), **changes})
     requests = (Request(slot=2, seq_len=61, data=3, accepted=0), Request(slot=1, seq_len=9, data=2, accepted=3))
-    one = Case(setup=setup, steps=(Step(requests=requests),))
-    assert problems(one) == []
-    trace = pool.run(one)
+    example = Case(setup=setup, steps=(Step(requests=requests),))
+    assert problems(example) == []
+    trace = pool.run(example)
     assert trace.ended.how is Termination.DONE, trace.ended
-    assert failures(one, trace) == ({"kv_moves": {TAIL}} if uncleared else {})
+    assert failures(example, trace) == ({"kv_moves": {TAIL}} if uncleared else {})
 
 
 def test_where_everything_is_accepted_there_is_no_tail(pool: Pool) -> None:
     full = tuple(replace(request, accepted=SETUP.num_steps) for request in STEP.requests)
-    one = Case(setup=SETUP, steps=(Step(requests=full),))
-    assert overall(judge_all(one, pool.run(one))) is Status.PASS
+    example = Case(setup=SETUP, steps=(Step(requests=full),))
+    assert overall(judge_all(example, pool.run(example))) is Status.PASS
 
 
 def test_each_input_counts(trace: Trace, pool: Pool) -> None:
@@ -266,7 +266,7 @@ def test_each_input_counts(trace: Trace, pool: Pool) -> None:
     for name, value in changes.items():
         others = replace(STEP.requests[0], **{name: value})
         rest = [r for r in STEP.requests[1:] if r.slot != others.slot]
-        one = Case(setup=SETUP, steps=(Step(requests=(others, *rest)),))
+        example = Case(setup=SETUP, steps=(Step(requests=(others, *rest)),))
         path = "verify" if "verify" in trace.paths(0) else "accept"
-        sources = pool.run(one).path(0, path)["sources"]
+        sources = pool.run(example).path(0, path)["sources"]
         assert not np.array_equal(sources, trace.path(0, path)["sources"]), name

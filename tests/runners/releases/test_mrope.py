@@ -75,11 +75,11 @@ def test_each_axis_of_a_request_has_positions_of_its_own() -> None:
     mrope = importlib.import_module("runners.releases.options.mrope")
     lengths = np.array([[request.seq_len] for request in REQUESTS])
     positions = lengths + np.arange(4)
-    given = mrope.given(SETUP, REQUESTS, positions)[mrope.NAME]
-    assert given.shape == (3, 4, 3)
-    assert (given >= 1).all() and (given <= positions[:, :, None]).all()  # padding is at 0
-    assert (np.diff(given, axis=1) == 1).all()
-    assert len(set(given[0, 0].tolist()) | {30}) == 4
+    inputs = mrope.given(SETUP, REQUESTS, positions)[mrope.NAME]
+    assert inputs.shape == (3, 4, 3)
+    assert (inputs >= 1).all() and (inputs <= positions[:, :, None]).all()  # padding is at 0
+    assert (np.diff(inputs, axis=1) == 1).all()
+    assert len(set(inputs[0, 0].tolist()) | {30}) == 4
     assert mrope.given(PLAIN, REQUESTS, positions) == {}
     for head_dim in (8, 16, 24, 64, 128):
         sections = mrope.sections(replace(SETUP, head_dim=head_dim))

@@ -58,18 +58,18 @@ def test_the_record_has_these_shapes(trace: Trace, grows: bool) -> None:
     table = req_to_token(SETUP)
     # Since then the graph gives the results of each request's last accepted token alone.
     selects = release_order(trace.facts["sglang"]) >= release_order("0.5.20")
-    for number, one in enumerate(WHOLE.steps):
-        batch = len(one.requests)
-        given, launch = trace.path(number, "input"), trace.path(number, "launch")
-        assert ("rewritten" in given) == ("hidden_pool" in given) == grows
+    for number, each in enumerate(WHOLE.steps):
+        batch = len(each.requests)
+        inputs, launch = trace.path(number, "input"), trace.path(number, "launch")
+        assert ("rewritten" in inputs) == ("hidden_pool" in inputs) == grows
         assert (int(launch["raw_bs"]), int(launch["bs"])) == (batch, SETUP.bucket(batch))
         for name in ("seq_lens", "req_pool_indices", "input_ids", "positions", "out_cache_loc", "hidden_states"):
-            np.testing.assert_array_equal(launch[name][:batch], given[name], err_msg=name)
-        allowed = set(given["out_cache_loc"].flatten().tolist())
+            np.testing.assert_array_equal(launch[name][:batch], inputs[name], err_msg=name)
+        allowed = set(inputs["out_cache_loc"].flatten().tolist())
         if grows:
-            before = [table[r.slot, max(0, r.seq_len - layers + 1) : r.seq_len] for r in one.requests]
-            assert set(given["rewritten"].flatten().tolist()) - {0} == set(np.concatenate(before).tolist())
-            allowed |= set(given["rewritten"].flatten().tolist())
+            before = [table[r.slot, max(0, r.seq_len - layers + 1) : r.seq_len] for r in each.requests]
+            assert set(inputs["rewritten"].flatten().tolist()) - {0} == set(np.concatenate(before).tolist())
+            allowed |= set(inputs["rewritten"].flatten().tolist())
         for path in ("graph", "eager"):
             left = trace.path(number, path)
             assert left["topk_index"].shape == left["topk_p"].shape == (batch, layers)
@@ -96,10 +96,10 @@ def deep(layers: int) -> dict[str, Any]:
 def mended(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """sglang with the first repair of its later layers."""
     folder = tmp_path_factory.mktemp("mended")
-    (repair,) = [one for one in CANDIDATE_PATCHES if one.seed == "multi-layer-queries-of-later-layers"]
+    (repair,) = [each for each in CANDIDATE_PATCHES if each.seed == "multi-layer-queries-of-later-layers"]
     path = make_overlay(sglang_path(target), Overlay(release=target.sglang, change="mended"), repair.edits, folder)
-    with Pool(Target(str(path), target.engine), log=folder / "log") as one:
-        yield one
+    with Pool(Target(str(path), target.engine), log=folder / "log") as each:
+        yield each
 
 
 def test_with_as_many_queries_as_tokens_the_layers_agree_with_eager(

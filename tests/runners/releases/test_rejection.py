@@ -95,9 +95,9 @@ def test_what_requests_sample_by() -> None:
     """Imported here: this module is read where torch need not be."""
     rejection = importlib.import_module("runners.releases.options.rejection")
     requests = [Request(slot=1, seq_len=3, data=1), Request(slot=2, seq_len=3, data=2, greedy=True)]
-    given = rejection.given(SETUP, requests)
-    assert np.allclose(given["draft_probs"].sum(axis=1), 1) and given["draft_probs"].min() > 0
-    assert given["temperatures"][1] == 1 and given["top_ks"].tolist() == [rejection.EVERY_TOKEN, 1]
+    inputs = rejection.given(SETUP, requests)
+    assert np.allclose(inputs["draft_probs"].sum(axis=1), 1) and inputs["draft_probs"].min() > 0
+    assert inputs["temperatures"][1] == 1 and inputs["top_ks"].tolist() == [rejection.EVERY_TOKEN, 1]
     assert rejection.given(PLAIN, requests) == {}
     numbers = rejection.numbers(SETUP)
     assert numbers.shape == (SETUP.num_steps - 1, SETUP.slots, SETUP.vocab_size)

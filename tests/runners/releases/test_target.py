@@ -45,12 +45,12 @@ def traces(pool: Pool) -> dict[str, Trace]:
 
 @pytest.mark.parametrize("runner", ["decode", "verify"])
 def test_a_launch_holds_what_the_caller_gave(runner: str, traces: dict[str, Trace]) -> None:
-    trace, asked = traces[runner], case(runner)
-    setup = asked.setup
+    trace, example = traces[runner], case(runner)
+    setup = example.setup
     each = setup.num_draft_tokens if runner == "verify" else 1
-    for number, step in enumerate(asked.steps):
+    for number, step in enumerate(example.steps):
         count = len(step.requests)
-        launch, given, caller = (trace.path(number, path) for path in ("launch", "input", "before"))
+        launch, inputs, caller = (trace.path(number, path) for path in ("launch", "input", "before"))
         # A chain has links, too: by them a target accepts tokens.
         links = {"index", "next_token", "next_sibling"} if runner == "verify" else set()
         assert caller.keys() == CALLER | links
@@ -60,20 +60,20 @@ def test_a_launch_holds_what_the_caller_gave(runner: str, traces: dict[str, Trac
         for path in ("graph", "eager"):
             outputs = trace.path(number, path)
             assert outputs["logits"].shape == (count, each * setup.vocab_size)
-            assert set(outputs["kv_slots"].tolist()) - {0} == set(given["out_cache_loc"].flatten().tolist())
+            assert set(outputs["kv_slots"].tolist()) - {0} == set(inputs["out_cache_loc"].flatten().tolist())
 
 
 def test_verify_runs_over_the_trees_of_the_draft(traces: dict[str, Trace]) -> None:
-    trace, asked = traces["verify"], case("verify")
+    trace, example = traces["verify"], case("verify")
     shapes = set()
-    for number, step in enumerate(asked.steps):
+    for number, step in enumerate(example.steps):
         count = len(step.requests)
-        given, launch = trace.path(number, "input"), trace.path(number, "launch")
+        inputs, launch = trace.path(number, "input"), trace.path(number, "launch")
         tokens = launch["input_ids"][:count]
-        np.testing.assert_array_equal(tokens[:, 0], given["bonus_tokens"].reshape(count))
-        np.testing.assert_array_equal(tokens[:, 1:], given["tokens"])
-        assert trace.path(number, "graph")["hidden_states"].shape == (count, 4 * asked.setup.hidden_size)
-        shapes |= {tuple(row) for row in given["scores_index"].tolist()}
+        np.testing.assert_array_equal(tokens[:, 0], inputs["bonus_tokens"].reshape(count))
+        np.testing.assert_array_equal(tokens[:, 1:], inputs["tokens"])
+        assert trace.path(number, "graph")["hidden_states"].shape == (count, 4 * example.setup.hidden_size)
+        shapes |= {tuple(row) for row in inputs["scores_index"].tolist()}
     # Were they all alike, a wrong mask would not show.
     assert len(shapes) > 1
 
@@ -99,9 +99,9 @@ def test_on_a_gpu_there_is_no_runner_for_cpus(pool: Pool) -> None:
 )
 def test_other_setups(runner: str, changes: dict[str, object], pool: Pool) -> None:
     here_only(pool)
-    asked = case(runner, FULL, PADDED, **changes)
-    trace = pool.run(asked)
+    example = case(runner, FULL, PADDED, **changes)
+    trace = pool.run(example)
     assert trace.ended.how is Termination.DONE, trace.ended
     release = trace.facts["sglang"]
     known = may_fail(runner, "triton", release, trace.facts["engine"])
-    assert must_fail(runner, "triton", release) <= failures(asked, trace).keys() <= known
+    assert must_fail(runner, "triton", release) <= failures(example, trace).keys() <= known

@@ -52,16 +52,16 @@ def case(setup: Setup) -> Case:
     """A full bucket and a padded one."""
     full = [Request(slot=slot, seq_len=3 + 4 * slot, data=slot) for slot in (1, 2, 3)]
     padded = [Request(slot=slot, seq_len=5 + slot, data=10 + slot) for slot in (4, 1)]
-    found = Case(setup=setup, steps=tuple(Step(requests=tuple(rows)) for rows in (full, padded)))
-    assert problems(found) == []
-    return found
+    example = Case(setup=setup, steps=tuple(Step(requests=tuple(rows)) for rows in (full, padded)))
+    assert problems(example) == []
+    return example
 
 
 def test_it_is_asked_wherever_noise_might_not_be_enough() -> None:
     """Imported here: this module is read where torch need not be."""
     third_opinion = importlib.import_module("runners.sessions.third_opinion")
-    own = (third_opinion.UNITS, third_opinion.NOISES, third_opinion.NOISE_UNITS_MAX)
-    assert own == (ULPS, NOISE_FACTOR, NOISE_ULPS_MAX)
+    limits = (third_opinion.UNITS, third_opinion.NOISES, third_opinion.NOISE_UNITS_MAX)
+    assert limits == (ULPS, NOISE_FACTOR, NOISE_ULPS_MAX)
     unit = EPSILON["float16"] / 2
     eager = {"logits": np.array([[1.0, 16.0], [0.0, 2.0]], dtype=np.float32), "index": np.array([[1], [2]])}
 
@@ -102,8 +102,8 @@ def misled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 def known(trace: Trace, step: int) -> float:
     """The part of what is recorded of a step's reference that has a bound."""
-    found = trace.path(step, "reference")
-    bounds = [array.reshape(-1) for name, array in found.items() if name.endswith((BOUND, NORM, ALL))]
+    example = trace.path(step, "reference")
+    bounds = [array.reshape(-1) for name, array in example.items() if name.endswith((BOUND, NORM, ALL))]
     return float(np.isfinite(np.concatenate(bounds)).mean())
 
 
@@ -116,24 +116,24 @@ each_setup = pytest.mark.parametrize(
 
 @each_setup
 def test_a_sound_call_lies_within_its_bounds(name: str, sound: Pool) -> None:
-    asked = case(SETUPS[name])
-    trace = sound.run(asked)
+    example = case(SETUPS[name])
+    trace = sound.run(example)
     assert trace.ended.how is Termination.DONE, trace.ended
-    verdict = graph_equals_eager.judge(asked, trace)
+    verdict = graph_equals_eager.judge(example, trace)
     assert verdict.status is Status.PASS or (verdict.status, verdict.where) == (Status.UNKNOWN, TIE)
     assert "reference" not in trace.facts, trace.facts["reference"]
-    assert reference.judge(asked, trace).status is Status.PASS
-    for step in range(len(asked.steps)):
+    assert reference.judge(example, trace).status is Status.PASS
+    for step in range(len(example.steps)):
         # Of a draft whose tokens tie, those are not known that were gone over and not kept.
         assert known(trace, step) > (0.5 if name == "draft in halves" else 0.99)
 
 
 @each_setup
 def test_a_slot_that_both_read_wrongly_is_seen(name: str, misled: Pool) -> None:
-    asked = case(SETUPS[name])
-    trace = misled.run(asked)
+    example = case(SETUPS[name])
+    trace = misled.run(example)
     assert trace.ended.how is Termination.DONE, trace.ended
-    verdict = reference.judge(asked, trace)
+    verdict = reference.judge(example, trace)
     assert verdict.status is Status.FAIL, verdict
     assert verdict.where.startswith(reference.WRONG), verdict
     assert verdict.cell is not None

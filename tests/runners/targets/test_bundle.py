@@ -35,26 +35,26 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Index:
 
 
 def test_a_bundle_is_made(tmp_path: Path, index: Index) -> None:
-    made, said = make(tmp_path, index, "0.5.13")
+    made, output = make(tmp_path, index, "0.5.13")
     assert index.asked == [SMALL, FRONT, PARENT, ("sglang==0.5.13",)]
     archives = ["base.tar.xz", "parent.tar.xz", "sglang-0.5.13.tar.xz"]
     assert sorted(path.name for path in made.iterdir()) == sorted([*archives, "bundle.json", "unpack.sh"])
-    assert [line.split(":")[0] for line in said] == [str(made / name) for name in archives]
+    assert [line.split(":")[0] for line in output] == [str(made / name) for name in archives]
 
 
 def test_the_same_wheels_give_the_same_bytes(tmp_path: Path, index: Index) -> None:
     (tmp_path / "again").mkdir()
-    one, two = (make(folder, index, "0.5.13")[0] for folder in (tmp_path, tmp_path / "again"))
+    first, two = (make(folder, index, "0.5.13")[0] for folder in (tmp_path, tmp_path / "again"))
     for name in ("base.tar.xz", "parent.tar.xz", "sglang-0.5.13.tar.xz", "bundle.json"):
-        assert (one / name).read_bytes() == (two / name).read_bytes()
+        assert (first / name).read_bytes() == (two / name).read_bytes()
 
 
 def test_wheels_and_archives_that_are_there_are_not_made_again(tmp_path: Path, index: Index) -> None:
     made, _ = make(tmp_path, index, "0.5.13")
     index.asked.clear()
-    _, said = make(tmp_path, index, "0.5.11")
+    _, output = make(tmp_path, index, "0.5.11")
     assert index.asked == [("sglang==0.5.11",)]
-    assert said[:2] == [f"{made / name}: already there" for name in ("base.tar.xz", "parent.tar.xz")]
+    assert output[:2] == [f"{made / name}: already there" for name in ("base.tar.xz", "parent.tar.xz")]
     assert list(listed(made)) == ["base", "parent", "sglang-0.5.13", "sglang-0.5.11"], "a bundle grows"
     shutil.rmtree(tmp_path / "cache")
     (made / "base.tar.xz").write_bytes(b"cut short")
@@ -110,15 +110,15 @@ def test_only_wheels_for_the_hosts_python_are_taken(name: str, fits: bool, tmp_p
 
 
 def test_what_pip_is_asked(tmp_path: Path) -> None:
-    asked: list[Sequence[str]] = []
+    calls: list[Sequence[str]] = []
 
     def pip(arguments: Sequence[str]) -> Ran:
-        asked.append(arguments)
+        calls.append(arguments)
         wheel(Path(arguments[arguments.index("--dest") + 1]), "pure-eval==0.2.4")
         return Ran(code=0, output="")
 
     assert fetch([Pin("pure-eval", "0.2.4")], tmp_path, pip)[0].parent == tmp_path
-    (words,) = asked
+    (words,) = calls
     assert list(words[:3]) == ["download", "--no-deps", "--only-binary=:all:"]
     assert words[words.index("--python-version") + 1] == "3.12"
     platforms = [word for before, word in itertools.pairwise(words) if before == "--platform"]
@@ -137,8 +137,8 @@ def test_a_later_wheel_wins(tmp_path: Path) -> None:
     for path, text in ((first, "one"), (second, "two")):
         with zipfile.ZipFile(path, "w") as file:
             file.writestr("shared.py", text)
-    found = members([Pin("a", "1"), Pin("b", "1")], [first, second])
-    assert found["shared.py"].read() == b"two"
+    names = members([Pin("a", "1"), Pin("b", "1")], [first, second])
+    assert names["shared.py"].read() == b"two"
 
 
 def test_an_archive_of_many_blocks_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

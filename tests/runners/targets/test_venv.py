@@ -66,7 +66,7 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def releases(cache: Path) -> list[str]:
-    return [one.release for one in own_environments(cache)]
+    return [environment.release for environment in own_environments(cache)]
 
 
 def test_what_is_run(tmp_path: Path) -> None:
@@ -117,11 +117,11 @@ def test_what_the_environment_lacks(tmp_path: Path) -> None:
     make_environment("0.5.13", tmp_path, run=Machine())
     assert lacks(REAL, tmp_path) == ""
     make_environment("0.5.11", tmp_path, run=Machine(torch="2.11.0+cpu"))
-    said = "torch 2.11.0+cpu has no CUDA; to install one that has: make setup-cuda"
-    assert lacks(Target("0.5.11", "cuda"), tmp_path) == said
-    (own, _) = own_environments(tmp_path)
-    shutil.rmtree(own.site[0])
-    assert "not installed: torch" in engine_lacks("cuda", (), own.site)
+    text = "torch 2.11.0+cpu has no CUDA; to install one that has: make setup-cuda"
+    assert lacks(Target("0.5.11", "cuda"), tmp_path) == text
+    (environment, _) = own_environments(tmp_path)
+    shutil.rmtree(environment.site[0])
+    assert "not installed: torch" in engine_lacks("cuda", (), environment.site)
 
 
 @pytest.mark.parametrize(
