@@ -81,10 +81,10 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         for name in {"floats_each", "integers_each", "window"} & vars(module).keys():
             setattr(module, name, _altering(getattr(module, name), parts))
     inputs_class = importlib.import_module("runners.sessions.inputs").Inputs
-    given = inputs_class._given
+    original = inputs_class._given
 
     def altered(inputs: Any) -> dict[str, Array]:
-        arrays: dict[str, Array] = given(inputs)
+        arrays: dict[str, Array] = original(inputs)
         for row, request in enumerate(inputs.requests):
             name = _part(request.data, parts)
             if name in arrays:
@@ -114,6 +114,8 @@ def _altering(payload: Callable[..., Any], parts: Sequence[str]) -> Callable[...
         return data % (1 << SHIFT) + _FAR * (_part(data, parts) == name)
 
     def altered(data: int | list[int], name: str, *rest: Any) -> Any:
-        return payload([known(one, name) for one in data] if isinstance(data, list) else known(data, name), name, *rest)
+        return payload(
+            [known(item, name) for item in data] if isinstance(data, list) else known(data, name), name, *rest
+        )
 
     return altered

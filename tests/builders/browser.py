@@ -43,9 +43,9 @@ def lacking() -> str:
 
 def axe() -> str:
     """The accessibility rules as a script."""
-    found = importlib.util.find_spec("axe_playwright_python")
-    assert found is not None and found.origin is not None
-    return Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+    spec = importlib.util.find_spec("axe_playwright_python")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8")
 
 
 def required() -> Iterator[Any]:
@@ -95,8 +95,8 @@ class Sheet:
         dialog.dismiss()
 
     def _request(self, request: Any) -> None:
-        own = (self.path.as_uri(), "about:blank", "data:,")
-        if not request.url.split("#")[0].startswith(own):
+        allowed = (self.path.as_uri(), "about:blank", "data:,")
+        if not request.url.split("#")[0].startswith(allowed):
             self.complaints.append(f"request: {request.url}")
 
 

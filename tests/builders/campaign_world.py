@@ -33,11 +33,11 @@ DRAWN: dict[tuple[int, str, str], tuple[list[Case], Iterator[Case]]] = {}
 
 def drawn(plan: Plan = PLAN) -> Iterator[Case]:
     key = (plan.seed, plan.runner, plan.backend)
-    found, more = DRAWN.setdefault(key, ([], rounds(*key, 8, EVERY[SHORT_ROUNDS:])))
+    drawn, more = DRAWN.setdefault(key, ([], rounds(*key, 8, EVERY[SHORT_ROUNDS:])))
     for number in itertools.count():
-        if number == len(found):
-            found.append(next(more))
-        yield found[number]
+        if number == len(drawn):
+            drawn.append(next(more))
+        yield drawn[number]
 
 
 def trace_of(case: Case, how: Termination = Termination.DONE, what: str = "") -> Trace:

@@ -71,16 +71,16 @@ def arriving(group: Step) -> Step:
 
 def statuses(case: Case, trace: Trace) -> dict[str, Status]:
     """The worst verdict of each oracle."""
-    found: dict[str, Status] = {}
+    worst: dict[str, Status] = {}
     for verdict in judge_all(case, trace):
-        found[verdict.oracle] = max(verdict.status, found.get(verdict.oracle, verdict.status))
-    return found
+        worst[verdict.oracle] = max(verdict.status, worst.get(verdict.oracle, verdict.status))
+    return worst
 
 
 def failures(case: Case, trace: Trace) -> dict[str, set[str]]:
     """The oracles that fail, and their places: one a failure."""
-    found: dict[str, set[str]] = {}
+    places: dict[str, set[str]] = {}
     for verdict in judge_all(case, trace):
         if verdict.status is Status.FAIL:
-            found.setdefault(verdict.oracle, set()).add(verdict.where)
-    return found
+            places.setdefault(verdict.oracle, set()).add(verdict.where)
+    return places

@@ -28,9 +28,9 @@ class _Tripwire(Watch):
     def at(self, step: int, path: str) -> None:
         self._watch.at(step, path)
         if path == "replay":
-            asked = {request.data for request in self._case.steps[step].requests}
+            numbers = {request.data for request in self._case.steps[step].requests}
             for way in WAYS:
-                if data_of(way) in asked:
+                if data_of(way) in numbers:
                     _die(way)
 
     def see(self, step: int, path: str, name: str, array: Array) -> None:

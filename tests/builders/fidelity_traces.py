@@ -46,8 +46,8 @@ def with_variant(trace: Trace, step: int, name: str, change: Callable[[Any], Any
 
 def with_scores(trace: Trace, step: int = 0, change: Callable[[Any], Any] | None = None) -> Trace:
     """The trace with one more output, of floats: [requests, 8], changed in this step of graph and eager."""
-    for number, asked in enumerate(CASE.steps):
-        scores = np.linspace(0, 1, 8 * len(asked.requests), dtype=np.float32).reshape(-1, 8)
+    for number, batch in enumerate(CASE.steps):
+        scores = np.linspace(0, 1, 8 * len(batch.requests), dtype=np.float32).reshape(-1, 8)
         array = change(scores) if change and number == step else scores
         more = [RecordedArray(step=number, path=path, name="scores", array=array) for path in ("graph", "eager")]
         trace = replace(trace, seen=(*trace.seen, *more))

@@ -39,13 +39,13 @@ def may_fail(runner: str, backend: str, release: str, engine: str) -> frozenset[
 
 def must_fail(runner: str, backend: str, release: str) -> frozenset[str]:
     """The oracles that fail on a padded batch: seeds of the same runner and backend say so of this release."""
-    wanted = set()
+    explained = set()
     for path in sorted(SEEDS.glob("*.json")):
         seed = codec.read(path)
         oracle = expected(seed.about, release)
         if (seed.case.setup.runner, seed.case.setup.backend) == (runner, backend) and oracle in SHOWN_BY_PADDING:
-            wanted.add(oracle)
-    return frozenset(wanted)
+            explained.add(oracle)
+    return frozenset(explained)
 
 
 def has_fix_of(seed: str, release: str) -> bool:

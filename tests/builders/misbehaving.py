@@ -304,7 +304,7 @@ def _hang_here() -> None:
 def _channel() -> int:
     """The session's own descriptor to the pool: the one stream socket that is open."""
     for number in range(3, 64):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
-            if one.type == socket.SOCK_STREAM:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as channel:
+            if channel.type == socket.SOCK_STREAM:
                 return number
     raise LookupError("no channel")

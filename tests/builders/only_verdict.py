@@ -11,15 +11,15 @@ from repro.traces.trace import Trace
 
 
 def only(judge: Judge, case: Case, trace: Trace) -> Verdict:
-    said = judge(case, trace)
-    [verdict] = (said,) if isinstance(said, Verdict) else said
+    verdicts = judge(case, trace)
+    [verdict] = (verdicts,) if isinstance(verdicts, Verdict) else verdicts
     return verdict
 
 
 def wheres(verdicts: Iterable[Verdict]) -> dict[str, set[str]]:
     """The places of each oracle that fails."""
-    found: dict[str, set[str]] = {}
+    reasons: dict[str, set[str]] = {}
     for verdict in verdicts:
         if verdict.status is Status.FAIL:
-            found.setdefault(verdict.oracle, set()).add(verdict.where)
-    return found
+            reasons.setdefault(verdict.oracle, set()).add(verdict.where)
+    return reasons

@@ -89,7 +89,7 @@ def direct() -> dict[str, list[str]]:
         "oob": (torch.arange(3), torch.tensor([0, 3]), (0, 3, "here")),
         "page_aligned": (torch.arange(3) * 4, torch.tensor([4, 6]), (4, "here")),
     }
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for variable in ("", *VARIABLES):
         os.environ |= {name: "1" if name == variable else "0" for name in VARIABLES}
         fired = []
@@ -103,10 +103,10 @@ def direct() -> dict[str, list[str]]:
             except RuntimeError as error:
                 assert "here" in str(error), error
                 fired.append(kind)
-        found[variable] = fired
+        names[variable] = fired
     server_args = importlib.import_module("sglang.srt.server_args").ServerArgs
-    found["flag"] = [field.name for field in fields(server_args) if field.name == "enable_nan_detection"]
-    return found
+    names["flag"] = [field.name for field in fields(server_args) if field.name == "enable_nan_detection"]
+    return names
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:

@@ -28,13 +28,13 @@ class Site:
 
 def sites(import_path: Path) -> tuple[Site, ...]:
     """All sites of the sglang under this import path, the probes' own definitions left out."""
-    found: list[Site] = []
+    sites: list[Site] = []
     for file in sorted((import_path / "sglang" / "srt").rglob("*.py")):
         text = file.read_text(encoding="utf-8")
         if any(name in text for name in PROBES):
             module = ".".join(file.relative_to(import_path).with_suffix("").parts)
-            found += _in(ast.parse(text), module, "")
-    return tuple(sorted(found))
+            sites += _in(ast.parse(text), module, "")
+    return tuple(sorted(sites))
 
 
 def _in(outer: ast.AST, module: str, function: str) -> Iterator[Site]:

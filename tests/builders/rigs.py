@@ -26,13 +26,13 @@ def rig(
     lacking: str = "",
 ) -> Rig:
     """overlays: a folder that an overlay's files are written to; its target is named after the change."""
-    told: list[Sequence[Verdict]] = []
+    lists: list[Sequence[Verdict]] = []
 
     @contextmanager
     def opened(target: Target) -> Iterator[Callable[[Case], Trace]]:
         def run(case: Case) -> Trace:
             trace, verdicts = world(target, case)
-            told.append(verdicts)
+            lists.append(verdicts)
             return trace
 
         yield run
@@ -50,7 +50,7 @@ def rig(
         lacks=lambda target: lacking if target.sglang == "absent" else "",
         opened=opened,
         noting=opened,
-        judge=lambda case, trace: told[-1],
+        judge=lambda case, trace: lists[-1],
         overall=lambda verdicts: max((verdict.status for verdict in verdicts), default=Status.UNKNOWN),
         source=lambda target: source,
         overlay=overlay,

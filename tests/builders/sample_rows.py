@@ -51,8 +51,8 @@ def check_row(run: str, status: str = "PASS", subject: str = "seed:a.json", **ot
 
 def fix_row(run: str, **other: Any) -> FixRow:
     row: Row = {"number": 23037, "title": "stale rows", "runner": "draft", "engine": "emulated", "role": "buggy"}
-    told = {"target": TARGET, "expected": "FAIL", "status": "FAIL", "oracle": "slot0_padding", "seed": "a.json"}
-    return FixRow(**({"run": run} | row | told | other))
+    defaults = {"target": TARGET, "expected": "FAIL", "status": "FAIL", "oracle": "slot0_padding", "seed": "a.json"}
+    return FixRow(**({"run": run} | row | defaults | other))
 
 
 def write_for_ever(path: Path, number: int, told: Connection, stderr: Path) -> None:

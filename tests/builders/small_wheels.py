@@ -59,9 +59,9 @@ class Index:
 
     def __call__(self, arguments: Sequence[str]) -> Ran:
         folder = Path(arguments[arguments.index("--dest") + 1])
-        wanted = tuple(arguments[arguments.index("--dest") + 2 :])
-        self.asked.append(wanted)
-        for text in wanted:
+        names = tuple(arguments[arguments.index("--dest") + 2 :])
+        self.asked.append(names)
+        for text in names:
             if text not in WHEELS:
                 return Ran(code=1, output=f"ERROR: No matching distribution found for {text}")
             wheel(folder, text)
@@ -84,9 +84,9 @@ def small_index(monkeypatch: pytest.MonkeyPatch) -> Index:
 
 
 def make(folder: Path, index: Index, *releases: str, fa3: bool = False) -> tuple[Path, list[str]]:
-    said: list[str] = []
-    build.bundle(folder / "bundle", releases, folder / "cache", fa3=fa3, pip=index, say=said.append)
-    return folder / "bundle", said
+    lines: list[str] = []
+    build.bundle(folder / "bundle", releases, folder / "cache", fa3=fa3, pip=index, say=lines.append)
+    return folder / "bundle", lines
 
 
 def contents(folder: Path) -> dict[str, str]:

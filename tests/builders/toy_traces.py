@@ -62,13 +62,13 @@ def changed(trace: Trace, step: int, path: str, name: str, change: Callable[[Arr
     """The trace with one array replaced by what `change` makes of a copy of it; removed if that is None."""
     assert trace.get(step, path, name) is not None, f"nothing recorded under {(step, path, name)}"
     seen = []
-    for one in trace.seen:
-        if (one.step, one.path, one.name) == (step, path, name):
-            array = change(one.array.copy())
+    for entry in trace.seen:
+        if (entry.step, entry.path, entry.name) == (step, path, name):
+            array = change(entry.array.copy())
             if array is not None:
-                seen.append(replace(one, array=np.asarray(array)))
+                seen.append(replace(entry, array=np.asarray(array)))
         else:
-            seen.append(one)
+            seen.append(entry)
     return replace(trace, seen=tuple(seen))
 
 
@@ -85,16 +85,16 @@ def put(index: Any, value: Any) -> Callable[[Array], Array]:
 def drawn_cases(count: int, *, seed: int) -> list[Case]:
     """Valid cases over the whole domain of small setups, always the same for the same seed."""
     rng = random.Random(seed)
-    found: list[Case] = []
-    while len(found) < count:
+    cases: list[Case] = []
+    while len(cases) < count:
         setup = _drawn_setup(rng)
         if setup_problems(setup) or seq_len_max(setup) < 1:
             continue
         steps = tuple(_drawn_step(rng, setup) for _ in range(rng.randint(1, 5)))
         case = Case(setup=setup, steps=steps)
         assert not problems(case)
-        found.append(case)
-    return found
+        cases.append(case)
+    return cases
 
 
 def _drawn_setup(rng: random.Random) -> Setup:

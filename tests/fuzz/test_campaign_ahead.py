@@ -79,8 +79,8 @@ def test_sending_ahead_changes_no_result() -> None:
         replace(PLAN, stop_at_first=True),
     ):
         plain, ahead = World(ends=ends), Ahead(ends=ends)
-        told = [replace(world.go(plan), started="", ended="") for world in (plain, ahead)]
-        assert told[0] == told[1]
+        records = [replace(world.go(plan), started="", ended="") for world in (plain, ahead)]
+        assert records[0] == records[1]
         assert (ahead.ran, ahead.log) == (plain.ran, plain.log)
 
 

@@ -33,16 +33,16 @@ def progress(seconds: float) -> Progress:
 
 
 def test_the_watch_looks_after_the_first_minute_and_then_as_often_as_asked(tmp_path: Path) -> None:
-    told: list[Progress] = []
-    watch = Watch(told.append, tmp_path, every=60)
+    reports: list[Progress] = []
+    watch = Watch(reports.append, tmp_path, every=60)
     for seconds in (1, FIRST_S - 1, FIRST_S + 1, FIRST_S + 30, FIRST_S + 65, FIRST_S + 200):
         watch.tell(progress(seconds))
     assert [footprint.cases for footprint in watch.taken] == [61, 125, 260]
-    assert len(told) == 6
+    assert len(reports) == 6
 
 
 def test_the_watch_looks_once_more_at_the_end_where_a_minute_has_passed_since(tmp_path: Path) -> None:
-    watch = Watch(lambda told: None, tmp_path, every=300)
+    watch = Watch(lambda reports: None, tmp_path, every=300)
     for seconds in (1, FIRST_S + 1, 2 * FIRST_S, 3 * FIRST_S):
         watch.tell(progress(seconds))
         watch.end()

@@ -144,8 +144,8 @@ def test_bench_measures_several_workers_without_one_before(
 ) -> None:
     fuzz.main(["bench", "--target", "clean/toy", "--workers", "2", "--only-together", *mix, "--out", str(tmp_path)])
     assert [job["mix"] for job in jobs] == measured
-    said = capsys.readouterr().out
-    assert "cases/s" in said and "as fast as one" not in said and "first case" not in said
+    output = capsys.readouterr().out
+    assert "cases/s" in output and "as fast as one" not in output and "first case" not in output
 
 
 def test_each_worker_gets_a_gpu_of_the_callers_list(
@@ -258,8 +258,8 @@ def test_what_a_killed_worker_was_at_is_done_again(tmp_path: Path) -> None:
     for number in range(2):
         assert comes(partial(any, _Working(tmp_path / "together", number)), 60)
         os.kill(next(iter(_Working(tmp_path / "together", number))), signal.SIGKILL)
-    said, errors = together.communicate(timeout=120)
-    assert (together.returncode, errors) == (1, "") and "lost, and done again: SIGKILL" in said
+    output, errors = together.communicate(timeout=120)
+    assert (together.returncode, errors) == (1, "") and "lost, and done again: SIGKILL" in output
     assert alone.wait(120) == 1
     campaigns = [loads((tmp_path / name / "record.json").read_text())[0][0] for name in ("alone", "together")]
     assert [(record.cases, record.stopped, record.errors) for record in campaigns] == [(150, "cases", {})] * 2

@@ -175,8 +175,8 @@ def test_a_campaigns_record(number: int, record: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ledger") / "whole.db"
-    with Ledger.open(path) as one:
-        fill(one)
+    with Ledger.open(path) as ledger:
+        fill(ledger)
     return path
 
 

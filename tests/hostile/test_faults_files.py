@@ -111,8 +111,8 @@ def test_tables_whose_disk_is_full_name_their_file(tmp_path: Path) -> None:
         assert fuzz.main([str(word) for word in words]) == 0
     for kind in ("csv", "parquet"):
         (tmp_path / "out" / f"runs.{kind}").symlink_to("/dev/full")
-        said = refusal(reports.main, "summary", f"--{kind}", tmp_path / "out", tmp_path / "one.json")
-        assert said == f"{tmp_path}/out/runs.{kind}: No space left on device"
+        line = refusal(reports.main, "summary", f"--{kind}", tmp_path / "out", tmp_path / "one.json")
+        assert line == f"{tmp_path}/out/runs.{kind}: No space left on device"
 
 
 def test_a_commands_json_may_be_a_full_device(tmp_path: Path) -> None:

@@ -184,16 +184,16 @@ RANGES = {
 @pytest.mark.parametrize("text", RANGES.values(), ids=RANGES)
 def test_a_range_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "range.json").write_text(text)
-    said = refusal(reports.main, "issue", SEEDS / "pr23037-stale-padding.json", "--range", tmp_path / "range.json")
-    assert "is not what python -m repro bisect --json writes" in said
+    line = refusal(reports.main, "issue", SEEDS / "pr23037-stale-padding.json", "--range", tmp_path / "range.json")
+    assert "is not what python -m repro bisect --json writes" in line
 
 
 def test_a_table_of_a_patch_obeys_no_text(hostile: Path) -> None:
     odd = "<b> | @everyone `x` ##[error]"
-    wanted = Wanted(oracle=odd, where=odd)
+    failure = Wanted(oracle=odd, where=odd)
     before = Side(runs=(Sighting(bad=True, others=frozenset({odd})),))
     after = Side(runs=(Sighting(bad=None, why=odd),))
-    question = Question(path=hostile, seed=codec.read(hostile), failure=wanted)
+    question = Question(path=hostile, seed=codec.read(hostile), failure=failure)
     answer = Answer(question=question, before=before, after=after)
     for line in table([answer], odd, odd):
         bare = re.sub(r"`[^`]*`|\\[^\w\s]", "", line)
@@ -217,17 +217,19 @@ CODE = (
 @pytest.mark.parametrize("text", CODE)
 def test_a_script_of_a_seed_holds_no_code_of_its_texts(text: str) -> None:
     """The file is run before it is handed over."""
-    wanted = Wanted(oracle="slot0_padding", where=str(STALE.about["where"]))
+    failure = Wanted(oracle="slot0_padding", where=str(STALE.about["where"]))
     assert docstring(text).count('"""') == 0
     for name in ("pr23037-stale-padding", "own"):
         plain, odd = (
-            ast.parse(script(name, dataclasses.replace(STALE, about={"fix": fix}), wanted, ("0.5.10.post1",)))
+            ast.parse(script(name, dataclasses.replace(STALE, about={"fix": fix}), failure, ("0.5.10.post1",)))
             for fix in ("harmless", text)
         )
         assert ast.dump(ast.Module(odd.body[1:], [])) == ast.dump(ast.Module(plain.body[1:], []))
         assert " ".join(text.replace("$", "").split())[:20] in (ast.get_docstring(odd) or "").replace("$ ", "")
     tests = [
-        ast.parse(upstream_test("x", dataclasses.replace(STALE, about={"fix": fix}), wanted, ("0.5.10.post1",), "cuda"))
+        ast.parse(
+            upstream_test("x", dataclasses.replace(STALE, about={"fix": fix}), failure, ("0.5.10.post1",), "cuda")
+        )
         for fix in ("harmless", text)
     ]
     assert ast.dump(ast.Module(tests[0].body[1:], [])) == ast.dump(ast.Module(tests[1].body[1:], []))

@@ -35,16 +35,16 @@ class Writer:
         """It must have been writing until now: one that ended by itself was not killed, and failed at something."""
         self.process.kill()
         self.process.join()
-        said = self.stderr.read_text() if self.stderr.exists() else ""
-        assert self.process.exitcode == -signal.SIGKILL and not said, f"code {self.process.exitcode}:\n{said}"
+        text = self.stderr.read_text() if self.stderr.exists() else ""
+        assert self.process.exitcode == -signal.SIGKILL and not text, f"code {self.process.exitcode}:\n{text}"
 
     def heard(self) -> list[str]:
         """All that it has told of and nobody has heard yet; the last message may be cut off by its death."""
-        told = []
+        lines = []
         with contextlib.suppress(EOFError, OSError):
             while self.pipe.poll():
-                told.append(self.pipe.recv())
-        return told
+                lines.append(self.pipe.recv())
+        return lines
 
 
 @dataclass(slots=True)
@@ -85,29 +85,29 @@ def writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers
 
 @pytest.mark.slow
 def test_eight_writers_and_a_hundred_kills(writers: Writers) -> None:
-    chance, told = random.Random(23037), set()
+    chance, lines = random.Random(23037), set()
     for _ in range(KILLS):
         # Everyone is heard all the while, as a full pipe would hold its writer up.
         end = time.monotonic() + chance.random() * LIFE_MAX
         while time.monotonic() < end:
             for writer in writers.alive:
-                told.update(writer.heard())
+                lines.update(writer.heard())
             time.sleep(0.005)
         victim = writers.alive.pop(chance.randrange(WRITERS))
         victim.kill()
-        told.update(victim.heard())
+        lines.update(victim.heard())
         writers.start()
     while writers.alive:
         victim = writers.alive.pop()
         victim.kill()
-        told.update(victim.heard())
+        lines.update(victim.heard())
     history = check(writers.path)
     stored = {row.fingerprint for row in history.findings}
-    assert told - stored == set()
+    assert lines - stored == set()
     # What is stored and was not told of: the one that each was killed over.
-    assert len(stored - told) <= KILLS + WRITERS
-    print(f"{len(told)} findings told of, {len(stored)} stored, {len(history.runs)} runs")
-    assert len(told) > KILLS
+    assert len(stored - lines) <= KILLS + WRITERS
+    print(f"{len(lines)} findings told of, {len(stored)} stored, {len(history.runs)} runs")
+    assert len(lines) > KILLS
     assert not any(run.ended for run in history.runs)
     with Ledger.open(writers.path) as ledger:
         ledger.finding(finding_row(history.runs[0].id, "afterwards"))

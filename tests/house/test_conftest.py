@@ -59,12 +59,12 @@ def test_what_is_not_installed_is_skipped_and_says_what_helps(tmp_path: Path) ->
 def test_a_target_may_bring_what_its_engine_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a bundle, or an environment for each release, the interpreter that pytest runs in has no kernels."""
     usable, other = Target("0.5.13", "cuda"), Target("0.5.12", "cuda")
-    asked = [other, usable]
-    monkeypatch.setattr(conftest, "targets", lambda config: asked)
+    targets = [other, usable]
+    monkeypatch.setattr(conftest, "targets", lambda config: targets)
     monkeypatch.setattr(conftest, "lacking", lambda what: "" if what == usable else f"{what} lacks something")
     job, engine = (item_of(**params) for params in ({"job": (usable, "draft", "triton")}, {}))
     assert (conftest.missing(job), conftest.missing(engine)) == ("", "")
-    asked = [other]
+    targets = [other]
     assert conftest.missing(engine) == "cuda lacks something"
     assert conftest.missing(item_of(job=(other, "draft", "triton"))) == "0.5.12/cuda lacks something"
 
@@ -195,8 +195,8 @@ def test_more_workers_than_gpus_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_xdist_does_not_give_up_after_some_crashes(pytestconfig: pytest.Config) -> None:
-    given = getattr(pytestconfig.option, "maxworkerrestart", conftest.RESTARTS_MAX)
-    assert int(given) >= 100 or "--max-worker-restart" in str(pytestconfig.invocation_params.args)
+    limit = getattr(pytestconfig.option, "maxworkerrestart", conftest.RESTARTS_MAX)
+    assert int(limit) >= 100 or "--max-worker-restart" in str(pytestconfig.invocation_params.args)
 
 
 def test_a_list_that_names_no_gpu_skips_with_the_reason(tmp_path: Path) -> None:

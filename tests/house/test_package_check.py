@@ -16,15 +16,15 @@ PACKAGES = sorted(FINDINGS.glob("*/issue.md"))
 
 @pytest.mark.parametrize("issue", PACKAGES, ids=lambda issue: issue.parent.name)
 def test_the_text_holds_the_files_beside_it(issue: Path) -> None:
-    found = files_of(issue.read_text())
+    files = files_of(issue.read_text())
     folder = issue.parent
     (test,) = folder.glob("test_*.py")
     beside = {"repro.py": folder / "repro_sglang.py", "candidate.diff": folder / "candidate.diff", "test_it.py": test}
     for name, path in beside.items():
-        assert found[name].rstrip() == path.read_text().rstrip()
+        assert files[name].rstrip() == path.read_text().rstrip()
         if path.suffix == ".py":
-            ast.parse(found[name])
-    assert found["candidate.diff"].startswith("--- a/python/sglang/")
+            ast.parse(files[name])
+    assert files["candidate.diff"].startswith("--- a/python/sglang/")
 
 
 def test_there_are_packages() -> None:

@@ -57,27 +57,27 @@ def vague(path: Path) -> list[str]:
 
 
 def imports_a_command(path: Path) -> list[str]:
-    found = []
+    places = []
     for node in ast.walk(parsed(path)):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         names = [alias.name for alias in node.names]
         module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
         if module.endswith("__main__") or any(name.endswith("__main__") for name in names):
-            found.append(f"line {node.lineno} imports a __main__ module")
-    return found
+            places.append(f"line {node.lineno} imports a __main__ module")
+    return places
 
 
 def imports_a_helper_by_its_bare_name(path: Path) -> list[str]:
     """Under two names a helper would be two modules: everywhere it is tests.FOLDER.NAME."""
     helpers = {helper.stem for helper in TESTS if helper.name != "conftest.py"}
-    found = []
+    places = []
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module in helpers:
-            found.append(f"line {node.lineno} imports {node.module}: say tests.FOLDER.{node.module}")
+            places.append(f"line {node.lineno} imports {node.module}: say tests.FOLDER.{node.module}")
         elif isinstance(node, ast.Import):
-            found += [f"line {node.lineno} imports {a.name}" for a in node.names if a.name in helpers]
-    return found
+            places += [f"line {node.lineno} imports {a.name}" for a in node.names if a.name in helpers]
+    return places
 
 
 CHECKS = (too_long, opens_without_saying, more_than_a_docstring, vague, imports_a_command)

@@ -157,14 +157,14 @@ def again() -> None:
             x = torch.randn(16, generator=generator)
             scaled_by[(4,)](x, out := torch.zeros(16), count, scale, flag, nothing, 4)
             note(f"again {turn} scaled {count} {scale}", out)
-        for given, wanted in (
+        for source, result in (
             (torch.bfloat16, torch.float16),
             (torch.float32, torch.bfloat16),
             (torch.int32, torch.bfloat16),
         ):
-            x = (100 * torch.randn(16, generator=generator)).to(given)
-            narrowed[(4,)](x, out := torch.zeros(16, dtype=wanted), 4)
-            note(f"again {turn} narrowed {given} {wanted}", out)
+            x = (100 * torch.randn(16, generator=generator)).to(source)
+            narrowed[(4,)](x, out := torch.zeros(16, dtype=result), 4)
+            note(f"again {turn} narrowed {source} {result}", out)
         keep = torch.randint(0, 2, (3, 8), generator=generator).bool()
         picked[(3,)](_numbers(torch.float32, generator, 3, 8), keep, out := torch.zeros(3, 16), 8)
         note(f"again {turn} picked", out)

@@ -36,8 +36,8 @@ def attempt(name: str, work: Callable[[], Any]) -> None:
 
 
 def function(name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(operator, name, None) or getattr(tl, name)
-    return found
+    function: Callable[..., Any] = getattr(operator, name, None) or getattr(tl, name)
+    return function
 
 
 # No zero among what is divided by; at both ends what overflows, and floats that are rounded.

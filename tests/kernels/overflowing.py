@@ -134,9 +134,9 @@ def tables() -> None:
     fill_by_table[(1,)](table, 0, 4)
     note("by address")
     places = torch.tensor([4, 5, 6, 7, 1, 1, 1, 1])
-    for name, given in (("view", places[:4]), ("storage", places[:4].clone())):
+    for name, tensor in (("view", places[:4]), ("storage", places[:4].clone())):
         for below in (4, 8):
-            fill_places_by_table[(1,)](table, given, below, 8)
+            fill_places_by_table[(1,)](table, tensor, below, 8)
             note(f"by address, {below} places of a {name}")
     fill[(1,)](middle, -8, -100, 32)
     note("past both ends again")

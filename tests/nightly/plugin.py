@@ -98,10 +98,10 @@ class Nightly:
     def _fetch(self) -> None:
         """The releases of named targets and of the proofs of fixes: on a GPU those have environments of their own, made
         by hand, as each is 11 GB."""
-        wanted = [target.sglang for target in self.targets if target.engine == "emulated" and not target.is_checkout]
+        releases = [target.sglang for target in self.targets if target.engine == "emulated" and not target.is_checkout]
         if any(target.engine == "emulated" for target in self.targets):
-            wanted += [release for fix in FIXES for release in (fix.buggy, fix.fixed)]
-        self.skipped += fetch(wanted, say=lambda text: None)
+            releases += [release for fix in FIXES for release in (fix.buggy, fix.fixed)]
+        self.skipped += fetch(releases, say=lambda text: None)
 
     def _path(self) -> Path:
         path = asked_for(self.config.getoption("--ledger"))
@@ -332,5 +332,5 @@ def _is_running(child: int) -> bool:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    return str(told).removeprefix("Skipped: ")
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    return str(reason).removeprefix("Skipped: ")

@@ -61,9 +61,9 @@ def test_guard_bands(name: str) -> None:
 
 def test_kv_indices_alone_or_guards_alone_are_enough_to_compare() -> None:
     for path in ("metadata", "guard"):
-        seen = tuple(one for one in SOUND.seen if one.path != path)
+        seen = tuple(array for array in SOUND.seen if array.path != path)
         assert kv_indices.judge(CASE, replace(SOUND, seen=seen)).status is PASS
-    seen = tuple(one for one in SOUND.seen if one.path not in ("metadata", "guard"))
+    seen = tuple(array for array in SOUND.seen if array.path not in ("metadata", "guard"))
     assert kv_indices.judge(CASE, replace(SOUND, seen=seen)).status is UNKNOWN
 
 

@@ -48,8 +48,8 @@ def places(row: Exemption) -> Iterator[tuple[str, str]]:
 
 def test_no_two_rows_are_about_the_same() -> None:
     for release, (runner, backend) in itertools.product(ADAPTED, PAIRS):
-        held = [(row.oracle, row.value) for row in EXEMPTIONS if row.holds(runner, backend, release)]
-        assert len(held) == len(set(held)), (release, runner, backend)
+        pairs = [(row.oracle, row.value) for row in EXEMPTIONS if row.holds(runner, backend, release)]
+        assert len(pairs) == len(set(pairs)), (release, runner, backend)
 
 
 def test_every_row_says_where_it_holds_and_why() -> None:
@@ -67,8 +67,8 @@ def test_a_row_ends_with_its_releases(row: Exemption) -> None:
         is_late = bool(row.until) and order[release] > release_order(row.until)
         assert row.holds(runner, backend, release) is not (is_early or is_late), release
         setup = replace(SETUP, runner=runner, backend=backend, family=row.family)
-        held = exempted(row.oracle, setup, release).get(row.value)
-        assert (held == row) is not (is_early or is_late)
+        exemption = exempted(row.oracle, setup, release).get(row.value)
+        assert (exemption == row) is not (is_early or is_late)
     assert not row.holds(runner, backend, "toy with a bug")
 
 

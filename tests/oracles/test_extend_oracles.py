@@ -79,7 +79,7 @@ def test_a_padded_row_has_no_prefix() -> None:
 def test_earlier_tokens_may_be_written_again_only_where_that_is_said() -> None:
     again = {("graph", "kv_slots"): [*SOUND["graph", "kv_slots"], TABLE[2, 4]]}
     assert told(kv_writes.judge, again) == (Status.FAIL, "slots not given, graph")
-    said = {("input", "rewritten"): [[TABLE[2, 4]], [TABLE[3, 0]]]}
-    assert told(kv_writes.judge, again | said) == (Status.PASS, "")
+    values = {("input", "rewritten"): [[TABLE[2, 4]], [TABLE[3, 0]]]}
+    assert told(kv_writes.judge, again | values) == (Status.PASS, "")
     other = {("graph", "kv_slots"): [TABLE[2, 3]]}
-    assert told(kv_writes.judge, other | said) == (Status.FAIL, "slots not given, graph")
+    assert told(kv_writes.judge, other | values) == (Status.FAIL, "slots not given, graph")

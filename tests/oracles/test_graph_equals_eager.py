@@ -136,8 +136,8 @@ def test_a_hidden_choice_that_eager_turns_over_is_a_doubt() -> None:
 def test_a_variant_that_took_another_branch_measures_no_noise() -> None:
     other = np.asarray(SOUND.get(PADDED, "eager", "kv_rows"))[kv_row_of(1)] + np.float32(0.25)
     turned = {("tokens", 1): 6, ("kv_rows", kv_row_of(1)): other}
-    one = varied(PADDED, eager_nudged_down=turned)
-    assert told(graph_equals_eager.judge(CASE, graph_kv_moved(one, 1, 0.25))) == (FAIL, "KV values written")
+    nudged = varied(PADDED, eager_nudged_down=turned)
+    assert told(graph_equals_eager.judge(CASE, graph_kv_moved(nudged, 1, 0.25))) == (FAIL, "KV values written")
     all_of_them = varied(PADDED, eager_again=turned, eager_nudged_up=turned, eager_nudged_down=turned)
     assert told(graph_equals_eager.judge(CASE, graph_kv_moved(all_of_them, 1, 0.25))) == (UNKNOWN, "tie")
 
@@ -176,8 +176,10 @@ def test_a_repeated_request_may_rewrite_what_is_there_already() -> None:
     # What is known of a slot is forgotten where a prefix was written over it since.
     over = Step(requests=tuple(replace(request, seq_len=request.seq_len + 9) for request in THREE.requests))
     later = Case(setup=SETUP, steps=(THREE, over, THREE))
-    seen = tuple(replace(one, step=2) if one.step == 1 else one for one in trace.seen)
-    middle = tuple(replace(one, step=1) for one in toy_trace(Case(setup=SETUP, steps=(over,))).seen if one.step == 0)
+    seen = tuple(replace(array, step=2) if array.step == 1 else array for array in trace.seen)
+    middle = tuple(
+        replace(array, step=1) for array in toy_trace(Case(setup=SETUP, steps=(over,))).seen if array.step == 0
+    )
     verdict = graph_equals_eager.judge(later, replace(trace, seen=(*seen, *middle)))
     assert told(verdict) == (FAIL, "KV slots written")
 

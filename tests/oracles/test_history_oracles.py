@@ -27,8 +27,8 @@ READ = np.unique(np.concatenate([TABLE[request.slot, : request.seq_len] for requ
 def trace(**paths: dict[str, Any]) -> Trace:
     arrays = [
         RecordedArray(step=LAST, path=path, name=name, array=np.asarray(array))
-        for path, found in paths.items()
-        for name, array in found.items()
+        for path, rows in paths.items()
+        for name, array in rows.items()
     ]
     table = RecordedArray(step=-1, path="input", name="req_to_token", array=TABLE)
     return Trace(ended=End(how=Termination.DONE), seen=(table, *arrays))

@@ -44,12 +44,14 @@ def referred(
         arrays[name] = found(name) if name != "tokens" or tokens is None else tokens
         arrays[f"{name}.bound"] = np.zeros(arrays[name].shape)
     for left in ("graph", "eager"):
-        seen, own = trace.get(PADDED, left, "kv_slots"), trace.get(PADDED, left, "kv_rows")
+        seen, numbers = trace.get(PADDED, left, "kv_slots"), trace.get(PADDED, left, "kv_rows")
         assert seen is not None
-        assert own is not None
+        assert numbers is not None
         # Of a slot that this path did not write, some other content.
         places = [seen.tolist().index(slot) if slot in seen else -1 for slot in slots.tolist()]
-        arrays[f"kv_{left}"] = np.stack([own[place] if place >= 0 else np.full_like(own[0], 9) for place in places])
+        arrays[f"kv_{left}"] = np.stack(
+            [numbers[place] if place >= 0 else np.full_like(numbers[0], 9) for place in places]
+        )
     more = tuple(RecordedArray(step=PADDED, path=path, name=name, array=array) for name, array in arrays.items())
     return replace(trace, seen=trace.seen + more)
 

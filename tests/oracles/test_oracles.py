@@ -110,7 +110,7 @@ def test_overall_needs_a_good_end_and_a_comparison() -> None:
 def test_ended_badly_is_told_without_numbers(end: End, where: str) -> None:
     assert told(ended.judge(CASE, replace(SOUND, ended=end))) == (FAIL, where)
     elsewhere = replace(end, step=end.step + 3, detail="other text 123")
-    first, second = (ended.judge(CASE, replace(SOUND, ended=one)) for one in (end, elsewhere))
+    first, second = (ended.judge(CASE, replace(SOUND, ended=each)) for each in (end, elsewhere))
     assert first.fingerprint == second.fingerprint
     assert "123" in second.detail
 
@@ -168,7 +168,7 @@ def test_a_failure_is_of_its_runner_and_backend() -> None:
     names = set()
     for runner, backend in (("draft", "triton"), ("draft", "flashinfer"), ("decode", "triton")):
         case = replace(CASE, setup=replace(CASE.setup, runner=runner, backend=backend))
-        [verdict] = [one for one in judge_all(case, trace) if one.oracle == "slot0_padding"]
+        [verdict] = [each for each in judge_all(case, trace) if each.oracle == "slot0_padding"]
         assert (verdict.runner, verdict.backend, verdict.status) == (runner, backend, FAIL)
         assert verdict.fingerprint == fingerprint(runner, backend, "slot0_padding", "padded rows of req_pool_indices")
         names.add(verdict.fingerprint)
@@ -330,12 +330,12 @@ def test_a_field_of_another_shape_or_gone_is_told() -> None:
 
 
 def test_without_the_eager_path_a_moved_field_cannot_be_told() -> None:
-    one = Case(setup=SETUP, steps=(THREE,))
-    trace = toy_trace(one)
+    small = Case(setup=SETUP, steps=(THREE,))
+    trace = toy_trace(small)
     trace = replace(trace, seen=tuple(s for s in trace.seen if s.path != "after_eager"))
-    assert only(callers_batch.judge, one, trace).status is PASS  # by the fields that did not move
+    assert only(callers_batch.judge, small, trace).status is PASS  # by the fields that did not move
     positions = tuple(s for s in trace.seen if s.name == "positions")
-    assert only(callers_batch.judge, one, replace(trace, seen=positions)).status is UNKNOWN
+    assert only(callers_batch.judge, small, replace(trace, seen=positions)).status is UNKNOWN
 
 
 def test_the_limit_grows_with_noise_and_coarseness_and_never_vanishes() -> None:

@@ -79,8 +79,8 @@ def test_a_wrong_row_of_which_nothing_says_what_it_should_hold_is_left_out() -> 
     launched = (1, "launch", "hidden_states", np.ones((2, 3)))
     assert excerpts(trace(launched), cell("hidden_states", 1)) == ()
     for width, shown in ((4, 0), (3, 1)):
-        given = (1, "input", "hidden_states", np.zeros((2, width)))
-        assert len(excerpts(trace(launched, given), cell("hidden_states", 1))) == shown
+        place = (1, "input", "hidden_states", np.zeros((2, width)))
+        assert len(excerpts(trace(launched, place), cell("hidden_states", 1))) == shown
 
 
 def test_there_are_never_many() -> None:

@@ -81,7 +81,7 @@ def test_columns_are_packed_and_come_back() -> None:
     rows = sample_ledger.case_rows(300)
     packed = packing.pack(packing.columns(frames.cases(rows), sample_ledger.RUNS))
     assert packed == packing.pack(packing.columns(frames.cases(rows), sample_ledger.RUNS))
-    columns = {one["name"]: one for one in json.loads(gzip.decompress(base64.b64decode(packed)))}
+    columns = {entry["name"]: entry for entry in json.loads(gzip.decompress(base64.b64decode(packed)))}
     for name, column in (("target", 1), ("runner", 2), ("backend", 3), ("result", 7)):
         values = [columns[name]["values"][code] for code in columns[name]["codes"]]
         assert values == [row[column] for row in rows]

@@ -116,8 +116,8 @@ def test_a_shrink_beside_another_one_says_where_it_writes(tmp_path: Path, capsys
     shrink = ["shrink", str(seed), "--target", "stale_padding/toy", "--tries", "1", "--runs", "5"]
     with own_file(tmp_path / "a.small.json"):
         assert main(shrink) == 1
-    said = capsys.readouterr().out
-    assert f"{tmp_path / 'a.small.json'} is being written by another process" in said
+    output = capsys.readouterr().out
+    assert f"{tmp_path / 'a.small.json'} is being written by another process" in output
     assert (tmp_path / "a-2.small.json").exists() and not (tmp_path / "a.small.json").exists()
 
 

@@ -75,8 +75,8 @@ def test_what_is_no_release_is_refused_before_anything_is_fetched(runners: Call)
 
 
 def test_the_path_of_what_is_not_there(runners: Call) -> None:
-    said = "error: sglang 0.5.11 is not installed; to install it: python -m runners install 0.5.11\n"
-    assert runners("path", "0.5.11") == (3, "", said)
+    text = "error: sglang 0.5.11 is not installed; to install it: python -m runners install 0.5.11\n"
+    assert runners("path", "0.5.11") == (3, "", text)
 
 
 def test_the_doctor_names_what_is_missing_and_what_helps(

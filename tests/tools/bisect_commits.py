@@ -43,7 +43,7 @@ def repository(top: Path, releases: Sequence[str], commits: int) -> dict[str, st
     if (top / ".git").is_dir():
         named = {release: f"^release {re.escape(release)}$" for release in releases}
         return {release: git(top, "log", "-E", "--format=%H", "--grep", title) for release, title in named.items()}
-    paths = {one.release: one.path for one in installed()}
+    paths = {entry.release: entry.path for entry in installed()}
     (top / "python").mkdir(parents=True)
     git(top, "init", "--quiet")
     rows = {}

@@ -140,11 +140,11 @@ def often(name: str, hosts: Hosts, used: Rig, tries: int, exported: bool) -> boo
     seed = dict(stored())[name]
     target = f"{failing(seed)[-1]}/emulated"
     sides = sides_of(options_of(["script", str(SEEDS / f"{name}.json"), "--target", target]), used)
-    given = name, sides.seed, sides.failure, sides.releases
-    text = upstream_test(*given, "emulated") if exported else script(*given)
+    arguments = name, sides.seed, sides.failure, sides.releases
+    text = upstream_test(*arguments, "emulated") if exported else script(*arguments)
     all_right = True
     for way in TESTS if exported else (SCRIPT,):
-        start, said, is_right = time.monotonic(), list[str](), sides.clean is not None
+        start, lines, is_right = time.monotonic(), list[str](), sides.clean is not None
         for side, code, says in ((sides.buggy, 1, way.shows), (sides.clean, 0, way.passes)):
             if side is None:
                 continue
@@ -153,10 +153,10 @@ def often(name: str, hosts: Hosts, used: Rig, tries: int, exported: bool) -> boo
             wrong = [end for end in ends if end[0] != code or not re.search(says, end[1], re.MULTILINE)]
             is_right = is_right and not wrong
             does = "shows the bug" if code else "passes"
-            said.append(f"{does} in {tries - len(wrong)} of {tries} runs on {used.named(side)}")
-            said += [f"it ended with {end[0]}: {end[1][-400:]}" for end in wrong[:1]]
+            lines.append(f"{does} in {tries - len(wrong)} of {tries} runs on {used.named(side)}")
+            lines += [f"it ended with {end[0]}: {end[1][-400:]}" for end in wrong[:1]]
         seconds = time.monotonic() - start
-        print(f"{'ok ' if is_right else 'NOT'} {way.name} {name} {seconds:.0f} s: {'; '.join(said)}", flush=True)
+        print(f"{'ok ' if is_right else 'NOT'} {way.name} {name} {seconds:.0f} s: {'; '.join(lines)}", flush=True)
         all_right = all_right and is_right
     return all_right
 

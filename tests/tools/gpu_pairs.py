@@ -34,10 +34,10 @@ def main(target: str, openings: str, seconds: float, out: Path, only: Sequence[s
     devices = visible(len(gpus())) or ("",)
     at_once = len(os.sched_getaffinity(0)) // CORES_EACH["cuda"]
     seats = Seats(devices, max(1, at_once // len(devices)))
-    asked = [(*pair, column) for pair in pairs for column in COLUMNS]
+    columns = [(*pair, column) for pair in pairs for column in COLUMNS]
     measure = partial(measured, seats, time.monotonic() + seconds, target, openings, out)
     with ThreadPoolExecutor(len(seats)) as threads:
-        cells = dict(zip(asked, threads.map(measure, asked), strict=True))
+        cells = dict(zip(columns, threads.map(measure, columns), strict=True))
     whats: dict[str, None] = {}
     print(f"{'':38}" + "".join(f"{column:>24}" for column in COLUMNS))
     for runner, backend in pairs:

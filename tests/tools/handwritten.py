@@ -160,10 +160,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(result, flush=True)
     bugs = [result for result in results if not result.change.right]
     right = [result for result in results if result.change.right]
-    found = sum(bool(result.first) for result in bugs)
+    hits = sum(bool(result.first) for result in bugs)
     findings = sum(result.findings for result in bugs)
     print(
-        f"{found} of {len(bugs)} bugs found, {findings} findings; {sum(bool(r.first) for r in right)} of {len(right)} "
+        f"{hits} of {len(bugs)} bugs found, {findings} findings; {sum(bool(r.first) for r in right)} of {len(right)} "
         f"right changes have a finding; {sum(bool(r.error) for r in results)} errors; {time.monotonic() - start:.0f} s"
     )
     return int(any(result.first for result in right) or any(result.error for result in results))

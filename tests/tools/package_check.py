@@ -73,7 +73,7 @@ def runs(issue: Path, target: Target) -> Iterator[tuple[str, str, int, int]]:
         changed = patched(source, folder / "candidate.diff", folder / "patched")
         for path in (published, changed):
             (path / HELPER).write_text(shared)
-        for side, path, wanted in (("as published", published, 1), ("with the patch", changed, 0)):
+        for side, path, expected in (("as published", published, 1), ("with the patch", changed, 0)):
             there = os.pathsep.join([str(folder), environment["PYTHONPATH"].replace(str(source), str(path))])
             for what, command in (
                 ("reproducer", ["repro.py", *(["--cpu"] if target.engine == "emulated" else [])]),
@@ -87,7 +87,7 @@ def runs(issue: Path, target: Target) -> Iterator[tuple[str, str, int, int]]:
                     capture_output=True,
                     check=False,
                 )
-                yield what, side, wanted, done.returncode
+                yield what, side, expected, done.returncode
 
 
 def main() -> int:
@@ -97,10 +97,10 @@ def main() -> int:
     options = parser.parse_args()
     wrong = 0
     for issue in options.issues:
-        for what, side, wanted, code in runs(issue, options.target):
-            wrong += code != wanted
-            said = "as it should" if code == wanted else f"NOT as it should: {wanted}"
-            print(f"{issue.parent.name}: {what}, {options.target.sglang} {side}: exit code {code}, {said}", flush=True)
+        for what, side, expected, code in runs(issue, options.target):
+            wrong += code != expected
+            text = "as it should" if code == expected else f"NOT as it should: {expected}"
+            print(f"{issue.parent.name}: {what}, {options.target.sglang} {side}: exit code {code}, {text}", flush=True)
     return 1 if wrong else 0
 
 

@@ -231,9 +231,9 @@ def test_what_the_base_shows_in_the_same_case_is_not_red_and_is_folded_away(tmp_
     old = page.partition(f"<details><summary>Failures that are not the change's: {len(DRAFT_BACKENDS)}</summary>")[2]
     assert f"{BASE} fails in the same way: draft/triton staged at rows of seq_lens; draft/flashinfer" in old
     # The base is asked about what failed and nothing else, and its sessions are opened ahead in that order.
-    asked = [case.setup for target, case in world.runs if target == BASE]
-    assert {setup.runner for setup in asked} == {"draft"}
-    assert world.expected == [asked[number:] for number in range(1, len(asked) + 1)]
+    setups = [case.setup for target, case in world.runs if target == BASE]
+    assert {setup.runner for setup in setups} == {"draft"}
+    assert world.expected == [setups[number:] for number in range(1, len(setups) + 1)]
 
 
 def test_another_failure_on_the_base_or_the_same_in_another_buffer_does_not_excuse_it(tmp_path: Path) -> None:
@@ -345,8 +345,8 @@ def test_a_target_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_seed_that_passes_where_it_failed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "multi-layer-stale-padding.json"
     seed = dict(stored_seeds(SEEDS))[name]
-    one = Plan(items=(Item(name=name, cases=(seed.case,), seed=seed),))
-    monkeypatch.setattr(command, "plan", lambda stored: one)
+    single = Plan(items=(Item(name=name, cases=(seed.case,), seed=seed),))
+    monkeypatch.setattr(command, "plan", lambda stored: single)
     assert f"failed in this release: 1</summary>\n\n- {name}\n" in World(tmp_path).check("--base", "0.5.23")[1]
     stale = failing("multi_layer", ("slot0_padding", 1, "req_pool_indices"))
     assert "Seeds that pass now" not in World(tmp_path, branch=stale).check("--base", "0.5.23")[1]

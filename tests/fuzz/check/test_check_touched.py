@@ -127,11 +127,11 @@ def test_a_revision_stands_for_what_differs_from_where_the_tree_left_it(tmp_path
     (tmp_path / "docs" / "index.md").write_text("Another text.")
     (python / "sglang" / "new.py").write_text("B = 1\n")
     git(tmp_path, "checkout", "-q", "main", "--", "python/sglang/a.py")
-    found = {of_change.name: of_change for of_change in changes(["main"], python, python)}
-    assert set(found) == {f"python/{RUNNER}", "docs/index.md", "python/sglang/new.py"}
-    runner = found[f"python/{RUNNER}"]
+    by_name = {of_change.name: of_change for of_change in changes(["main"], python, python)}
+    assert set(by_name) == {f"python/{RUNNER}", "docs/index.md", "python/sglang/new.py"}
+    runner = by_name[f"python/{RUNNER}"]
     assert (runner.path, runner.before) == (RUNNER, BEFORE) and "[: 2]" in (runner.after or "")
-    assert found["docs/index.md"].path == "" and found["python/sglang/new.py"].before is None
+    assert by_name["docs/index.md"].path == "" and by_name["python/sglang/new.py"].before is None
     with pytest.raises(BadInput, match="git rev-parse"):
         changes(["no-such-revision"], python, python)
 

@@ -109,8 +109,8 @@ def test_changed_lines_that_name_the_buffer_are_told(tmp_path: Path) -> None:
     written = {1: [("seq_lens", 0, 3, HERE)]}
     finding = Finding(case=CASE, target=BRANCH, verdict=VERDICT, failed=1, tried=1)
     changed = changed_lines(base, gone)
-    said = wrote(finding, lambda case, trace: [VERDICT], lambda case: trace(written), None, None, changed)
-    assert said == Written(
+    texts = wrote(finding, lambda case, trace: [VERDICT], lambda case: trace(written), None, None, changed)
+    assert texts == Written(
         text=f"Here it is written at {HERE}. {REMOVED}", location=Location(file="sglang/a.py", line=12)
     )
     # Without a line that writes it, the one that stands where the change removed its buffer.

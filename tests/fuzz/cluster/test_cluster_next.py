@@ -76,10 +76,10 @@ def test_what_waits_is_promised_a_slot_and_done_there_whatever_waited_before(
 
 def test_what_waits_loses_time_only_once_a_chunk_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "_Slot", Worker)
-    now, asked = 100.0, list[float]()
+    now, questions = 100.0, list[float]()
 
     def monotonic() -> float:
-        asked.append(now)
+        questions.append(now)
         return now
 
     monkeypatch.setattr(agents, "time", SimpleNamespace(monotonic=monotonic))
@@ -88,7 +88,7 @@ def test_what_waits_loses_time_only_once_a_chunk_has_ended(tmp_path: Path, monke
     assert isinstance(slot, Worker)
     for name, times in (("a", 2), ("b", 3), ("c", 4)):  # once as it is asked, once as it begins
         threading.Thread(target=agent.run, args=({"name": name}, 50.0), daemon=True).start()
-        assert comes(partial(_as_many, asked, times))
+        assert comes(partial(_as_many, questions, times))
     for passed, seconds in ((30.0, 50.0), (7.0, 43.0)):
         now += passed
         count = len(slot.did)

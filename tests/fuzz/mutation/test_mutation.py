@@ -135,7 +135,10 @@ def test_cases_on_setups_that_run_the_line_come_first(everything: list[Mutant]) 
     plans = {name: plan(name, "triton") for name in ("draft", "decode")}
     setups = {name: list(traced_cases(cases)) for name, cases in plans.items()}
     nowhere, there = {mutant.file: frozenset({1})}, {mutant.file: frozenset({mutant.lines[0]})}
-    ran = {name: {setup: there if n == 1 else nowhere for n, setup in enumerate(own)} for name, own in setups.items()}
+    ran = {
+        name: {setup: there if n == 1 else nowhere for n, setup in enumerate(of_runner)}
+        for name, of_runner in setups.items()
+    }
     tried = ordered(mutant, plans, ran)
     rest = [case for _, case in tried if case.setup not in (setups["draft"][1], setups["decode"][1])]
     assert len(tried) - len(rest) == 2 * REACHING_MIN  # more than the plans have

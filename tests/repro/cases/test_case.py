@@ -62,8 +62,8 @@ def test_a_sound_case_has_no_problems() -> None:
     ],
 )
 def test_each_mistake_is_said_with_its_place(case: Case, text: str) -> None:
-    found = problems(case)
-    assert any(text in each for each in found), found
+    texts = problems(case)
+    assert any(text in each for each in texts), texts
 
 
 def test_a_runner_that_reads_lengths_on_the_host_has_them_in_every_step() -> None:

@@ -27,10 +27,10 @@ def test_a_tree_of_which_the_reference_is_not_sure_is_a_tie() -> None:
     for row, kinds in ((2, {"tie": 2}), (1, {"differ": 2})):
         bound = np.zeros(tokens.shape)
         bound[row, 0] = np.inf
-        told = replace(
+        changed = replace(
             TRACE, seen=(*TRACE.seen, RecordedArray(step=1, path="reference", name="tokens.bound", array=bound))
         )
-        assert of_kind(compared(told, other), CHOICES).items() >= kinds.items()
+        assert of_kind(compared(changed, other), CHOICES).items() >= kinds.items()
 
 
 def test_a_call_whose_tokens_were_drafted_otherwise_is_another_call() -> None:

@@ -85,7 +85,9 @@ def test_of_wide_rows_some_columns_are_kept(tmp_path: Path, monkeypatch: pytest.
     for row, column, differs in ((0, 2, True), (0, 3, False)):
         moved = with_scores(TRACE, 1, put((row, column), 9.0))
         agreement = agreement_of(lambda noise, scale, dtype: 0.0)
-        assert [one.kind for one in agreement.add(kept, seen(moved)) if one.kind == OUTPUT] == [OUTPUT] * 2 * differs
+        assert [difference.kind for difference in agreement.add(kept, seen(moved)) if difference.kind == OUTPUT] == [
+            OUTPUT
+        ] * 2 * differs
 
 
 def test_lists_come_back(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from tests.repro.ledger.test_ledger import fill
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger.open(tmp_path / "ledger.db") as one:
-        yield one
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        yield ledger
 
 
 @pytest.mark.slow
@@ -59,8 +59,8 @@ def test_what_goes_wrong_in_the_middle_leaves_the_ledger_as_it_was(ledger: Ledge
     with pytest.raises(AttributeError):
         ledger.facts(run, bad)
     ledger.facts(run, {"device": "H200"})
-    (told,) = read(ledger.path).runs
-    assert (told.facts["torch"], told.facts["device"]) == ("2.11", "H200")
+    (stored,) = read(ledger.path).runs
+    assert (stored.facts["torch"], stored.facts["device"]) == ("2.11", "H200")
 
 
 def test_a_source_that_breaks_in_the_middle_leaves_the_other_as_it_was(ledger: Ledger, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_ledger_in_a_folder_that_nobody_may_write_to_is_read_unless_it_has_a_l
     path = ledger.path
     wal = path.with_name(f"{path.name}-wal")
     wal.touch() if log else wal.unlink(missing_ok=True)
-    connect, asked = schema._connect, []
+    connect, calls = schema._connect, []
 
     class ReadOnly(sqlite3.Connection):
         def execute(self, *arguments: Any) -> Any:
@@ -97,17 +97,17 @@ def test_a_ledger_in_a_folder_that_nobody_may_write_to_is_read_unless_it_has_a_l
             raise error
 
     def refusing(uri: str) -> sqlite3.Connection:
-        asked.append(uri)
+        calls.append(uri)
         return connect(uri) if uri.endswith("immutable=1") else sqlite3.connect(":memory:", factory=ReadOnly)
 
     monkeypatch.setattr(schema, "_connect", refusing)
     if log:
         with pytest.raises(BadLedger, match=r"cannot be opened: no such file, or its folder is read-only"):
             read(path)
-        assert len(asked) == 1
+        assert len(calls) == 1
     else:
         assert len(read(path).runs) == 1
-        assert asked[-1].endswith("mode=ro&immutable=1")
+        assert calls[-1].endswith("mode=ro&immutable=1")
 
 
 def test_a_ledger_that_cannot_be_brought_up_to_date_stays_as_it_is(tmp_path: Path) -> None:

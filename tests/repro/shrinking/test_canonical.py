@@ -64,10 +64,10 @@ def same_slot_twice(case: Case) -> bool:
     """A request that comes again, longer."""
     seen: dict[int, int] = {}
     for step in case.steps:
-        for one in step.requests:
-            if one.seq_len > seen.get(one.slot, 1 << 20):
+        for request in step.requests:
+            if request.seq_len > seen.get(request.slot, 1 << 20):
                 return True
-            seen[one.slot] = one.seq_len
+            seen[request.slot] = request.seq_len
     return False
 
 

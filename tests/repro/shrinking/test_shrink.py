@@ -290,8 +290,8 @@ def test_every_improvement_is_told_before_anything_else_is_run() -> None:
         return stale_padding(case)
 
     smallest = shrink(START, fails, runs_max=500, seconds_max=60, on_better=lambda case: events.append(("told", case)))
-    told = [case for what, case in events if what == "told"]
-    assert told[-1] == smallest
+    announced = [case for what, case in events if what == "told"]
+    assert announced[-1] == smallest
     for (what, case), after in itertools.pairwise(events[1:]):
         assert (after == ("told", case)) == (what == "fails")
 
@@ -384,13 +384,13 @@ def test_no_pass_proposes_without_end_or_breaks_on_any_answer(case: Case) -> Non
     answers: Sequence[Callable[[int], bool]] = (lambda n: True, lambda n: False, lambda n: n % 2 == 0)
     for begin, answer in itertools.product(PASSES, answers):
         moves = begin(case)
-        asked = 0
+        count = 0
         try:
             candidate = next(moves)
             while True:
-                asked += 1
-                assert asked < 2000
-                taken = answer(asked) and not problems(candidate)
+                count += 1
+                assert count < 2000
+                taken = answer(count) and not problems(candidate)
                 candidate = moves.send(taken)
         except StopIteration as end:
             assert end.value is None or problems(end.value) == []

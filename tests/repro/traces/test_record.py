@@ -74,8 +74,8 @@ def test_totals_come_first() -> None:
     form = json.loads(dumps([CAMPAIGN, CAMPAIGN]))
     assert list(form)[:5] == ["format", "cases", "replays", "seconds", "transitions"]
     assert (form["cases"], form["replays"], form["seconds"], form["transitions"]) == (200, 500, 121.0, 1)
-    found = form["findings"][0]
-    assert [found[name] for name in ("fingerprint", "oracle", "where", "seed", "failed", "tried")] == [
+    finding = form["findings"][0]
+    assert [finding[name] for name in ("fingerprint", "oracle", "where", "seed", "failed", "tried")] == [
         "0123456789ab",
         "slot0_padding",
         "padded rows",

@@ -52,8 +52,8 @@ def test_a_statement_is_dropped_and_nothing_else() -> None:
 
 def test_an_expression_is_replaced_wherever_its_lines_end() -> None:
     result = edited(TEXT, [edit("Runner.replay", "width(batch.max_bs, self.topk)", "batch.max_bs")])
-    wanted = TEXT.replace("width(batch.max_bs,\n                            self.topk)", "batch.max_bs")
-    assert result == wanted != TEXT
+    expected = TEXT.replace("width(batch.max_bs,\n                            self.topk)", "batch.max_bs")
+    assert result == expected != TEXT
 
 
 def test_a_statement_becomes_several_at_its_indentation() -> None:

@@ -40,7 +40,7 @@ def test_an_earlier_failure_does_not_hide_the_seeds_own(
     done = Trace(ended=End(how=Termination.DONE))
     used = rigs.rig(lambda target, case: (done, both))
     path = tmp_path / "seed.json"
-    for about, told in (
+    for about, texts in (
         (
             {"oracle": "slot0_padding", "where": "rows"},
             ["metadata_shape[0,0]", "was stored for:", "slot0_padding[0,0]"],
@@ -50,8 +50,8 @@ def test_an_earlier_failure_does_not_hide_the_seeds_own(
     ):
         codec.write(path, Seed(about=about, case=CASE))
         assert first.go(options_of(["first", str(path), "--target", "0.5.13/emulated"]), used) == 1
-        said = capsys.readouterr().out.splitlines()
-        assert len(said) == len(told) and all(text in line for text, line in zip(told, said, strict=True))
+        printed = capsys.readouterr().out.splitlines()
+        assert len(printed) == len(texts) and all(text in line for text, line in zip(texts, printed, strict=True))
 
 
 def test_a_case_that_passes_has_none(seed: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def pools(release: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Po
     log, every_step = tmp_path_factory.mktemp("worker") / "log", {"EAGLEEYE_REFERENCE": "1"}
     with ExitStack() as open_pools:
         published, other = (
-            open_pools.enter_context(Pool(one, log=log, variables=every_step)) for one in (target, overlay.target)
+            open_pools.enter_context(Pool(each, log=log, variables=every_step)) for each in (target, overlay.target)
         )
         yield Pools(published=published, mended=other)
 

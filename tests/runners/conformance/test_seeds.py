@@ -39,17 +39,17 @@ def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None
     assert codec.dumps(seed) == path.read_text(), "written as the codec writes it"
     setup = seed.case.setup
     having = [release for release in ADAPTED if has_runner(release, setup.runner, setup.backend)]
-    wanted = {release: expected(seed.about, release) for release in having}
+    outcomes = {release: expected(seed.about, release) for release in having}
     if setup.adaptive or setup.rejection or setup.swa:  # the oldest releases have none of these
-        wanted = dict(itertools.dropwhile(lambda each: each[1] is None, wanted.items()))
-    assert None not in wanted.values(), wanted
-    by_engine = [expected(seed.about, release, engine) for release in wanted for engine in ENGINES]
-    assert {oracle for oracle in [*wanted.values(), *by_engine] if oracle} <= ORACLES
+        outcomes = dict(itertools.dropwhile(lambda each: each[1] is None, outcomes.items()))
+    assert None not in outcomes.values(), outcomes
+    by_engine = [expected(seed.about, release, engine) for release in outcomes for engine in ENGINES]
+    assert {oracle for oracle in [*outcomes.values(), *by_engine] if oracle} <= ORACLES
     assert {"found", "oracle", "where", "fingerprint"} <= seed.about.keys()
     assert len(seed.case.steps) <= 4
     assert max(len(step.requests) for step in seed.case.steps) <= 4
     # One that passes everywhere keeps no bug from coming back.
-    assert any(wanted.values())
+    assert any(outcomes.values())
 
 
 @each_run
@@ -65,9 +65,9 @@ def test_a_seed_does_what_it_says(path: Path, pool: Pool) -> None:
     assert trace.ended.how.took_place, trace.ended
     verdicts = judge_all(seed.case, trace)
     if oracle:
-        own = {verdict.fingerprint: verdict for verdict in verdicts if verdict.oracle == oracle}
-        assert {verdict.status for verdict in own.values()} == {Status.FAIL}
+        mine = {verdict.fingerprint: verdict for verdict in verdicts if verdict.oracle == oracle}
+        assert {verdict.status for verdict in mine.values()} == {Status.FAIL}
         if oracle == seed.about["oracle"]:
-            assert own[str(seed.about["fingerprint"])].where == seed.about["where"]
+            assert mine[str(seed.about["fingerprint"])].where == seed.about["where"]
     else:
         assert overall(verdicts) is Status.PASS, verdicts

@@ -46,7 +46,7 @@ def test_an_unseen_release_gives_runs_or_errors_that_name_the_adapter(tmp_path: 
             trace = pool.run(job.case)
             ended[job.runner] = trace.ended.how
             assert trace.facts["adapted"] == "no: newer than every adapter", trace.ended
-            failed = [one for one in judge_all(job.case, trace) if one.status is Status.FAIL]
+            failed = [verdict for verdict in judge_all(job.case, trace) if verdict.status is Status.FAIL]
             if trace.ended.how is Termination.DONE:
                 assert overall(judge_all(job.case, trace)) is Status.PASS
                 continue

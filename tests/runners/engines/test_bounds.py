@@ -24,8 +24,8 @@ def memory() -> dict[str, Any]:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": in_front(PROJECT)}
     ran = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    told: dict[str, Any] = json.loads(ran.stdout)
-    return told
+    memory: dict[str, Any] = json.loads(ran.stdout)
+    return memory
 
 
 def test_what_lies_outside_of_the_storage_is_lost(memory: dict[str, Any]) -> None:
@@ -52,9 +52,9 @@ def test_an_address_out_of_a_table_is_used(memory: dict[str, Any]) -> None:
 
 
 def seen(memory: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = dict(memory["seen of " + name])
-    assert found.pop("launches") == 1
-    return found
+    touched: dict[str, Any] = dict(memory["seen of " + name])
+    assert touched.pop("launches") == 1
+    return touched
 
 
 def test_stores_that_are_lost_are_seen(memory: dict[str, Any]) -> None:

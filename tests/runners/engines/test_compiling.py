@@ -101,8 +101,8 @@ def test_what_was_traced_ahead_is_compiled_once_it_is_called_and_not_traced_agai
     for arguments in ((torch.ones(6), torch.ones(5, 7), 2), (torch.ones(12), torch.ones(2, 3), 4)):
         assert torch.equal(function(*arguments), summed(*arguments))
     assert len(compiled) == 1 and counters["frames"] == frames
-    one = torch.ones(1), torch.ones(5, 7), 1  # of another kind: it is traced as it comes
-    assert torch.equal(function(*one), summed(*one))
+    first = torch.ones(1), torch.ones(5, 7), 1  # of another kind: it is traced as it comes
+    assert torch.equal(function(*first), summed(*first))
     assert len(compiled) == 2 and counters["frames"] != frames
 
 

@@ -49,9 +49,9 @@ def test_whatever_takes_a_device_is_replaced() -> None:
     schemas = torch._C._jit_get_all_schemas()
     taking = {schema.name for schema in schemas if any(argument.name == "device" for argument in schema.arguments)}
     public = {name.removeprefix("aten::") for name in taking if name.startswith("aten::")} - _NOT_ASKED
-    asked = {name for name in public if not name.startswith("_")}
-    factories = {name for name in asked if hasattr(torch, name)}
-    methods = {name for name in asked if hasattr(torch.Tensor, name) and not hasattr(torch, name)}
+    visible = {name for name in public if not name.startswith("_")}
+    factories = {name for name in visible if hasattr(torch, name)}
+    methods = {name for name in visible if hasattr(torch.Tensor, name) and not hasattr(torch, name)}
     assert len(factories) > 30 and {"new_zeros", "to"} <= methods
     assert {name for name in factories if (torch, name) not in names} == set()
     assert {name for name in methods if (torch.Tensor, name) not in names} == set()

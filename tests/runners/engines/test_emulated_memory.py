@@ -148,12 +148,12 @@ def test_an_output_that_was_let_go_is_handed_out_again_and_overwritten() -> None
 
 def test_without_a_shared_pool_nothing_is_overwritten() -> None:
     x = torch.ones(4)
-    first, [one] = captured(lambda: [(x * 2) + 1])
+    first, [result] = captured(lambda: [(x * 2) + 1])
     second, [two] = captured(lambda: [(x * 3) + 1])
     first.replay()
     second.replay()
     first.replay()
-    assert (one.tolist(), two.tolist()) == ([3] * 4, [4] * 4)
+    assert (result.tolist(), two.tolist()) == ([3] * 4, [4] * 4)
 
 
 BLOCK = torch.empty(ALIGNMENT // 4)
@@ -170,5 +170,5 @@ BLOCK = torch.empty(ALIGNMENT // 4)
 )
 def test_row_starts_that_cannot_be(starts: list[int], said: str) -> None:
     """The kernel has four queries."""
-    given = {"Q_Extend": torch.zeros(4, 1), "kv_indices": torch.zeros(9), "qo_indptr": torch.tensor(starts)}
-    assert launch_memory._wrong_starts(given) == said
+    tensors = {"Q_Extend": torch.zeros(4, 1), "kv_indices": torch.zeros(9), "qo_indptr": torch.tensor(starts)}
+    assert launch_memory._wrong_starts(tensors) == said

@@ -25,12 +25,12 @@ def one_by_one(
     tokens: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
 ) -> torch.Tensor:
     """The same without rounding, in float64, token by token and expert by expert."""
-    found = torch.zeros(tokens.shape, dtype=torch.float64)
+    result = torch.zeros(tokens.shape, dtype=torch.float64)
     for n, token in enumerate(tokens.double()):
         for weight, expert in zip(weights[n].double(), chosen[n], strict=True):
             gate, up = (w13[expert].double() @ token).chunk(2)
-            found[n] += weight * (w2[expert].double() @ (gate * torch.sigmoid(gate) * up))
-    return found
+            result[n] += weight * (w2[expert].double() @ (gate * torch.sigmoid(gate) * up))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_experts_are_as_exact_as_the_kernel_and_no_more(dtype: torch.dtype, digi
     """A float32 model's are not: in the kernel both products pass through float16."""
     arguments = given(dtype)
     exact = one_by_one(*arguments)
-    found = experts(*arguments)
-    assert found.dtype == dtype
-    off = float((found.double() - exact).abs().max() / exact.abs().max())
+    result = experts(*arguments)
+    assert result.dtype == dtype
+    off = float((result.double() - exact).abs().max() / exact.abs().max())
     assert 2.0 ** -(digits + 5) < off < 2.0 ** -(digits - 1)
 
 
 def test_what_float32_cannot_tell_apart_from_float16_is_lost() -> None:
     tokens, w13, w2, _, chosen = given(torch.float32)
-    one = experts(tokens, w13, w2, torch.ones(TOKENS, 1), chosen[:, :1])
-    assert torch.equal(one, one.half().float())
+    single = experts(tokens, w13, w2, torch.ones(TOKENS, 1), chosen[:, :1])
+    assert torch.equal(single, single.half().float())

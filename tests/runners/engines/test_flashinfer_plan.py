@@ -23,9 +23,9 @@ def starts(*numbers: int) -> torch.Tensor:
 
 
 def seen() -> dict[str, list[int]]:
-    found = {name: numbers.tolist() for name, numbers in launch_memory.taken().items()}
-    assert found.pop("launches") >= 1
-    return found
+    numbers_by_name = {name: numbers.tolist() for name, numbers in launch_memory.taken().items()}
+    assert numbers_by_name.pop("launches") >= 1
+    return numbers_by_name
 
 
 def test_a_decode_graph_replayed_with_another_plan_is_seen() -> None:
@@ -45,21 +45,21 @@ def test_a_decode_graph_replayed_with_another_plan_is_seen() -> None:
     graph.replay()
     assert seen() == {}
     indptr.copy_(starts(0, 3, 7))
-    given = (indptr, torch.arange(7, dtype=torch.int32), last, *SHAPE)
-    fast_decode_plan(wrapper, *given, global_override_indptr_cpu=starts(0, 3, 7))
+    arguments = (indptr, torch.arange(7, dtype=torch.int32), last, *SHAPE)
+    fast_decode_plan(wrapper, *arguments, global_override_indptr_cpu=starts(0, 3, 7))
     graph.replay()
     assert seen() == {}
-    fast_decode_plan(wrapper, *given, global_override_indptr_cpu=starts(0, 3, 6))
+    fast_decode_plan(wrapper, *arguments, global_override_indptr_cpu=starts(0, 3, 6))
     graph.replay()
     assert seen() == {KEYS: [2, 3]}
     # Without numbers of its own the host takes the device's, as they are now.
-    fast_decode_plan(wrapper, *given)
+    fast_decode_plan(wrapper, *arguments)
     graph.replay()
     assert seen() == {}
     indptr.copy_(starts(0, 1, 7))
     graph.replay()
     assert seen() == {KEYS: [1, 3]}
-    fast_decode_plan(wrapper, *given, global_override_indptr_cpu=starts(0, 1, 7, 7))
+    fast_decode_plan(wrapper, *arguments, global_override_indptr_cpu=starts(0, 1, 7, 7))
     graph.replay()
     assert seen() == {ROWS: [4, 3]}
 
@@ -105,8 +105,8 @@ def test_a_plan_for_pages_of_another_size_is_seen() -> None:
 def test_a_mask_with_too_few_entries_is_seen() -> None:
     launch_memory.taken()
     wrapper = BatchPrefillWithPagedKVCacheWrapper(torch.zeros(8, dtype=torch.uint8))
-    given = (starts(0, 2, 4), starts(0, 3, 6), torch.arange(6, dtype=torch.int32), starts(1, 1), *SHAPE)
+    arguments = (starts(0, 2, 4), starts(0, 3, 6), torch.arange(6, dtype=torch.int32), starts(1, 1), *SHAPE)
     for entries in (12, 13, 11):
-        wrapper.plan(*given, custom_mask=torch.ones(entries, dtype=torch.bool))
+        wrapper.plan(*arguments, custom_mask=torch.ones(entries, dtype=torch.bool))
         wrapper.run(torch.randn(4, 2, 8, dtype=torch.float16), CACHE)
         assert seen() == ({} if entries >= 12 else {"load outside custom_mask in segment_packbits": [11, 11]})

@@ -38,12 +38,12 @@ def test_what_stands_apart_lives_as_long_as_it_is_referred_to_and_no_longer() ->
         made = torch.arange(6).to(torch.float32), torch.full((3,), 2.5), torch.empty(4, dtype=torch.float8_e4m3fn)
         view = made[1].view(3, 1)[1:]
     whole = next(iter(up._flats.values()))
-    held = StorageWeakRef(whole.untyped_storage())
+    reference = StorageWeakRef(whole.untyped_storage())
     up.bands({})
     del whole, made
-    assert view.tolist() == [[2.5]] * 2 and not held.expired()
+    assert view.tolist() == [[2.5]] * 2 and not reference.expired()
     del view
-    assert held.expired()
+    assert reference.expired()
 
 
 def test_a_function_is_traced_once_for_what_stands_apart_and_what_does_not() -> None:
@@ -63,14 +63,14 @@ def test_a_function_is_traced_once_for_what_stands_apart_and_what_does_not() -> 
 
 def test_pinned_memory_stays_pinned_and_a_workspace_of_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pinned memory is asked for on a GPU; here the question is noted."""
-    asked: list[bool] = []
+    calls: list[bool] = []
     new_empty = torch.Tensor.new_empty
 
     def empty(*size: int, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
         return plain(*size, **kwargs)
 
     def noted(like: torch.Tensor, *size: int, pin_memory: bool) -> torch.Tensor:
-        asked.append(pin_memory)
+        calls.append(pin_memory)
         return new_empty(like, *size)
 
     plain = torch.empty
@@ -80,7 +80,7 @@ def test_pinned_memory_stays_pinned_and_a_workspace_of_it_as_it_is(monkeypatch: 
     small = up.__torch_function__(empty, (), (4,), {"pin_memory": True})
     large = up.__torch_function__(empty, (), (1 << 20,), {"pin_memory": True, "dtype": torch.uint8})
     up.__torch_function__(empty, (), (4,), {})
-    assert asked == [True, False]
+    assert calls == [True, False]
     assert band_bytes(small.untyped_storage()) and not band_bytes(large.untyped_storage())
 
 
@@ -104,14 +104,14 @@ def test_a_vast_workspace_stays_untouched(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_sglang_asks_for_the_cores_of_the_host_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    calls: list[int] = []
 
     def parse() -> list[int]:
-        asked.append(1)
+        calls.append(1)
         return [0, 0, 0, 0]
 
     common: Any = SimpleNamespace(parse_lscpu_topology=parse)
     monkeypatch.setitem(sys.modules, "sglang.srt.utils.common", common)
     remember_cores()
     assert [common.parse_lscpu_topology() for _ in range(2)] == [[0, 0, 0, 0]] * 2
-    assert asked == [1]
+    assert calls == [1]

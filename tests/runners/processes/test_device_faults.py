@@ -289,11 +289,11 @@ def test_a_failure_that_comes_to_light_later_is_the_earlier_cases(tmp_path: Path
         world.hooks(), judge=ended_by, late=come_to_light, keep=lambda finding: str(keep(tmp_path, finding))
     )
     done = campaign(replace(PLAN, cases=3), CaseStream(iter((first, bad, following))), hooks)
-    (found,) = done.findings
-    assert (found.where, found.case, found.failed) == (f"raised {FAULT} in close", bad, 0)
-    assert "1 steps before it, and in none of 4 fresh ones" in found.detail
+    (single,) = done.findings
+    assert (single.where, single.case, single.failed) == (f"raised {FAULT} in close", bad, 0)
+    assert "1 steps before it, and in none of 4 fresh ones" in single.detail
     assert done.judged == 3, "what was counted as it ended is not counted twice"
-    stored = codec.read(Path(found.seed).with_suffix(LEAD_UP)).case
+    stored = codec.read(Path(single.seed).with_suffix(LEAD_UP)).case
     assert stored.steps == first.steps + bad.steps
 
 

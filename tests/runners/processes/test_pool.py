@@ -30,8 +30,8 @@ MODULE = "tests.builders.misbehaving"
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     """One pool for all of it: that it still works after each test is part of what is tested."""
-    with Pool(TARGET, session=MODULE, timeout_s=20) as one:
-        yield one
+    with Pool(TARGET, session=MODULE, timeout_s=20) as pool:
+        yield pool
 
 
 @pytest.fixture

@@ -148,14 +148,14 @@ def test_what_was_printed_by_the_case_before_does_not_name_the_next_ones_crash()
 
 
 def test_a_case_that_was_sent_and_is_not_run_next_is_dropped() -> None:
-    one, other = going("well", steps=1), going("well", steps=2)
+    first, other = going("well", steps=1), going("well", steps=2)
     with Pool(TARGET, session=MODULE) as pool:
         pool.send([other])
-        pool.run(one)
+        pool.run(first)
         assert plain(pool.run(going("well")))[:2] == (Termination.DONE, 2)
         assert len(pool.run(other).seen) == 6
         pool.send([other])
-        pool.run(one)
+        pool.run(first)
         assert len(pool.run_fresh(going("well")).seen) == 9
 
 

@@ -250,10 +250,10 @@ def test_a_failure_that_only_a_past_shows_is_flagged_and_kept_with_it(tmp_path: 
     world = World(fails=lambda case: [FAIL], fails_fresh=lambda case: [])
     hooks = replace(world.hooks(), past=lambda: past, keep=lambda finding: str(keep(tmp_path, finding)))
     done = campaign(replace(PLAN, cases=1), CaseStream(iter([going("well")])), hooks)
-    (found,) = done.findings
-    assert (found.failed, found.tried > 0) == (0, True)
-    assert f"{AFTER_OTHERS}, 2 of them" in found.detail
-    past_of_file = json.loads(Path(found.seed).with_suffix(AFTER).read_text())
+    (single,) = done.findings
+    assert (single.failed, single.tried > 0) == (0, True)
+    assert f"{AFTER_OTHERS}, 2 of them" in single.detail
+    past_of_file = json.loads(Path(single.seed).with_suffix(AFTER).read_text())
     assert [setup["server_args"]["max_running_requests"] for setup in past_of_file] == [4, 5]
     assert loads(dumps([done]))[0] == (done,)
 
@@ -265,9 +265,9 @@ def test_without_a_past_or_in_fresh_processes_there_is_no_flag(
     past = (WELL.setup,) if fresh(WELL) else ()
     world = World(fails=lambda case: [FAIL], fails_fresh=fresh)
     hooks = replace(world.hooks(), past=lambda: past, keep=lambda finding: str(keep(tmp_path, finding)))
-    (found,) = campaign(replace(PLAN, cases=1), CaseStream(iter([going("well")])), hooks).findings
-    assert AFTER_OTHERS not in found.detail
-    assert not Path(found.seed).with_suffix(AFTER).exists()
+    (single,) = campaign(replace(PLAN, cases=1), CaseStream(iter([going("well")])), hooks).findings
+    assert AFTER_OTHERS not in single.detail
+    assert not Path(single.seed).with_suffix(AFTER).exists()
 
 
 ROUNDS, EACH = 5, 1

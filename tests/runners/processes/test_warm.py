@@ -267,7 +267,7 @@ def test_a_case_in_a_standby_says_what_it_says_in_any_session(way: str, pool: Po
 
 def standing_by(pool: Pool, setup: Setup) -> list[int]:
     """The processes that wait for cases on this setup."""
-    return [one.pid for one in pool._standbys._open if one.setup == setup]
+    return [session.pid for session in pool._standbys._open if session.setup == setup]
 
 
 def without_pid(told: tuple[object, ...]) -> tuple[object, ...]:
@@ -304,7 +304,7 @@ def test_standbys_end_with_the_pool() -> None:
     with Pool(TARGET, session=MODULE, standbys=2) as pool:
         pool.expect([going("slow-to-open").setup, going("print").setup])
         pool.run(going("well"))
-        pids = [one.pid for one in pool._standbys._open]
+        pids = [session.pid for session in pool._standbys._open]
         assert len(pids) == 2
     assert all(gone_within(pid, 5) for pid in pids)
 

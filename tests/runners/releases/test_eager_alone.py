@@ -33,9 +33,9 @@ BEYOND = 1  # the step of more requests than a graph holds
 def case(setup: Setup) -> Case:
     sizes = (2, 3, 1)
     steps = [[Request(slot=n + 1, seq_len=4 + 3 * n, data=10 * size + n) for n in range(size)] for size in sizes]
-    found = Case(setup=setup, steps=tuple(Step(requests=tuple(requests)) for requests in steps))
-    assert problems(found) == []
-    return found
+    example = Case(setup=setup, steps=tuple(Step(requests=tuple(requests)) for requests in steps))
+    assert problems(example) == []
+    return example
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +53,9 @@ def misled() -> Iterator[Pool]:
 @pytest.mark.slow
 @each_runner
 def test_a_sound_one_passes_and_was_looked_at(name: str, sound: Pool) -> None:
-    asked = case(SETUPS[name])
-    trace = sound.run(asked)
-    verdicts = judge_all(asked, trace)
+    example = case(SETUPS[name])
+    trace = sound.run(example)
+    verdicts = judge_all(example, trace)
     assert overall(verdicts) is Status.PASS, verdicts
     assert {"eager", "planned_eager", "metadata", "reads", "reference"} <= set(trace.paths(BEYOND))
     assert "graph" not in trace.paths(BEYOND)
@@ -65,10 +65,10 @@ def test_a_sound_one_passes_and_was_looked_at(name: str, sound: Pool) -> None:
 @pytest.mark.slow
 @each_runner
 def test_kv_slots_that_are_no_requests_are_seen(name: str, misled: Pool) -> None:
-    asked = case(SETUPS[name])
-    trace = misled.run(asked)
+    example = case(SETUPS[name])
+    trace = misled.run(example)
     assert trace.ended.how is Termination.DONE, trace.ended
-    failed = {verdict.oracle: verdict for verdict in judge_all(asked, trace) if verdict.status is Status.FAIL}
+    failed = {verdict.oracle: verdict for verdict in judge_all(example, trace) if verdict.status is Status.FAIL}
     assert {"kv_reads", "kv_indices", "reference"} <= failed.keys()
     for oracle in ("kv_reads", "kv_indices", "reference"):
         cell = failed[oracle].cell

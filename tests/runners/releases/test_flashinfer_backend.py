@@ -69,21 +69,21 @@ def stale_rows(trace: Trace) -> set[str]:
 def test_a_crowded_batch(changes: dict[str, Any], pool: Pool) -> None:
     case = crowded(replace(SETUP, **changes))
     trace = pool.run(case)
-    found = failures(case, trace)
+    wrongs = failures(case, trace)
     if has_fix_of("pr27338-row-too-narrow", trace.facts["sglang"]):
-        assert found.keys() == raw_sum(trace)
+        assert wrongs.keys() == raw_sum(trace)
         assert raw_sum(trace) or overall(judge_all(case, trace)) is Status.PASS
         return
-    assert NARROW in found.pop("kv_indices") and PAST in found.pop("metadata_shape")
+    assert NARROW in wrongs.pop("kv_indices") and PAST in wrongs.pop("metadata_shape")
     # Attention goes on into the row of the next draft step, or into what lies behind the buffer: drafts are wrong.
-    assert any(where.startswith("draft tree") for where in found.pop("graph_equals_eager"))
+    assert any(where.startswith("draft tree") for where in wrongs.pop("graph_equals_eager"))
     if trace.facts["engine"] == "emulated":
         # The kernel writes past its row: over the next row's entries, behind those that it is given, and behind the
         # last row outside the buffer.
         kernel = "kv_indices in generate_draft_decode_kv_indices"
         ways = ("store outside", "store outside the view of", "two values stored to")
-        assert found.pop("memory") == {f"{way} {kernel}" for way in ways}
-    assert found.keys() <= stale_rows(trace) | raw_sum(trace) | {"kv_reads", "history"}
+        assert wrongs.pop("memory") == {f"{way} {kernel}" for way in ways}
+    assert wrongs.keys() <= stale_rows(trace) | raw_sum(trace) | {"kv_reads", "history"}
 
 
 def test_it_is_the_same_every_time(pool: Pool) -> None:
@@ -107,9 +107,9 @@ def test_a_single_branch_never_overflows(pool: Pool) -> None:
     case = crowded(replace(SETUP, topk=1, num_draft_tokens=SETUP.num_steps + 1))
     trace = pool.run(case)
     stale = stale_rows(trace)
-    found = failures(case, trace).keys()
+    wrongs = failures(case, trace).keys()
     always = stale & {"slot0_padding", "kv_indices"} | (raw_sum(trace) - both_wrong(trace))
-    assert always <= found <= stale | raw_sum(trace)
+    assert always <= wrongs <= stale | raw_sum(trace)
 
 
 def test_a_runner_that_sglang_does_not_have_is_unsupported(pool: Pool) -> None:

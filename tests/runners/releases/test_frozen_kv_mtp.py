@@ -131,8 +131,10 @@ def test_a_runner_that_is_given_no_slots_must_write_none() -> None:
             RecordedArray(step=0, path=path, name="kv_slots", array=np.array(slots, dtype=np.int64))
             for path in ("graph", "eager")
         ]
-        said = kv_writes.judge(sample, Trace(ended=End(how=Termination.DONE), seen=tuple(seen)))
-        return {(verdict.status, verdict.where) for verdict in ((said,) if isinstance(said, Verdict) else said)}
+        verdicts = kv_writes.judge(sample, Trace(ended=End(how=Termination.DONE), seen=tuple(seen)))
+        return {
+            (verdict.status, verdict.where) for verdict in ((verdicts,) if isinstance(verdicts, Verdict) else verdicts)
+        }
 
     assert judged() == {(Status.PASS, "")}
     assert judged(0) == {(Status.PASS, "")}

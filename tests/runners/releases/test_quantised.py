@@ -90,8 +90,8 @@ def test_the_newest_release_is_right_and_what_only_they_run_is_watched(runner: s
             assert trace.ended.how is Termination.DONE, trace.ended
             assert overall(judge_all(case, trace)) is Status.PASS
         pool.change({"edit": planted.change()})
-        said = {
+        verdicts = {
             kv_dtype: overall(judge_all(case, pool.run(case)))
             for kv_dtype, case in (("", case_of(runner, "")), ("fp8_e4m3", case_of(runner)))
         }
-    assert said == {"": Status.PASS, "fp8_e4m3": Status.FAIL}
+    assert verdicts == {"": Status.PASS, "fp8_e4m3": Status.FAIL}

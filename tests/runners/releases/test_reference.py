@@ -79,9 +79,9 @@ class Layer:
         scores = scores.masked_fill(~self.mask, -math.inf)
         merged, total = torch.zeros(HEADS, TOKENS, SIZE), torch.full((HEADS, TOKENS, 1), -math.inf)
         for part in torch.arange(OLD + TOKENS).chunk(parts):
-            own = scores[..., part]
-            top = own.amax(-1, keepdim=True)
-            weights = shares((own - top.clamp(min=-1e30)).exp())
+            slice_scores = scores[..., part]
+            top = slice_scores.amax(-1, keepdim=True)
+            weights = shares((slice_scores - top.clamp(min=-1e30)).exp())
             share = weights.sum(-1, keepdim=True).clamp(min=1e-30)
             result = ((weights.to(dtype).float() @ values[:, part]) / share).to(dtype)
             size = share.log() + top
@@ -110,8 +110,8 @@ def test_no_way_of_computing_leaves_the_bounds(dtype: torch.dtype, parts: int) -
     most = [0.0, 0.0, 0.0]
     for seed in range(TRIALS):
         layer = Layer(dtype, seed)
-        found = off(layer.reference(), layer.computed(parts=parts, flip=seed % 2 == 1))
-        most = [max(pair) for pair in zip(most, found, strict=True)]
+        distance = off(layer.reference(), layer.computed(parts=parts, flip=seed % 2 == 1))
+        most = [max(pair) for pair in zip(most, distance, strict=True)]
     assert max(most) < 1.0, most
     # Nor do they lie so far out that nothing could: what rounding really does is a good part of them.
     assert dtype == torch.float32 or min(most) > 0.1, most

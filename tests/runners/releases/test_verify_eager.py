@@ -177,9 +177,9 @@ def trace(pool: Pool) -> Trace:
 
 
 def test_the_record_is_complete_and_the_batch_padded(trace: Trace) -> None:
-    for step, (own, busiest) in enumerate(((3, 4), (2, 2))):
+    for step, (count, busiest) in enumerate(((3, 4), (2, 2))):
         assert trace.path(step, "input")["busiest"] == busiest
-        assert len(trace.path(step, "input")["seq_lens"]) == own
+        assert len(trace.path(step, "input")["seq_lens"]) == count
         padding, attention = trace.path(step, "padding"), trace.path(step, "attention")
         assert (padding["tokens"].tolist(), padding["requests"].tolist()) == ([4 * busiest], [busiest])
         assert attention.keys() == {"at", "tokens", "requests", "planned_tokens", "planned_requests"}
@@ -188,31 +188,31 @@ def test_the_record_is_complete_and_the_batch_padded(trace: Trace) -> None:
 
 def test_a_tree_is_padded_as_if_it_were_a_chain(pool: Pool) -> None:
     """Until it is fixed: the batch is said to hold tokens // (num_steps + 1) requests."""
-    one = Case(setup=TREE, steps=(FULL,))
-    trace = pool.run(one)
+    example = Case(setup=TREE, steps=(FULL,))
+    trace = pool.run(example)
     if expected(PADDED_AS_CHAIN.about, trace.facts["sglang"]) != "metadata_once":
-        assert statuses(one, trace)["metadata_once"] is Status.PASS
+        assert statuses(example, trace)["metadata_once"] is Status.PASS
         assert [int(trace.path(0, "padding")[name].item()) for name in ("tokens", "requests")] == [14, 2]
         return
-    assert failures(one, trace)["metadata_once"] == {metadata_once.REQUESTS}
+    assert failures(example, trace)["metadata_once"] == {metadata_once.REQUESTS}
     padding = trace.path(0, "padding")
     assert (padding["tokens"].item(), padding["requests"].item()) == (14, 3)
 
 
 def test_workers_of_several_layers_make_no_metadata(pool: Pool) -> None:
     """Until it is fixed: it is made early where #26244 is not fixed, and not at all where it is."""
-    one = Case(setup=replace(SETUP, runner="verify_eager_multi_layer"), steps=(THREE,))
-    trace = pool.run(one)
+    example = Case(setup=replace(SETUP, runner="verify_eager_multi_layer"), steps=(THREE,))
+    trace = pool.run(example)
     release = trace.facts["sglang"]
     outcome = expected(SEED.about, release)
     if outcome not in ("ended", "metadata_once"):
-        assert statuses(one, trace)["metadata_once"] is Status.PASS
+        assert statuses(example, trace)["metadata_once"] is Status.PASS
         return
     if outcome == "ended":
-        assert failures(one, trace) == {"ended": {"raised RuntimeError in verify"}}
+        assert failures(example, trace) == {"ended": {"raised RuntimeError in verify"}}
         assert "negative dimension" in trace.ended.detail
         return
-    assert failures(one, trace)["metadata_once"] == {metadata_once.NONE}
+    assert failures(example, trace)["metadata_once"] == {metadata_once.NONE}
     made = trace.path(0, "metadata")
     assert (made["tokens"].tolist() if made else []) == (
         [] if release_order(release) >= release_order("0.5.13") else [12]

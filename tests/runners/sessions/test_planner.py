@@ -46,24 +46,24 @@ class OneByOne:
 
 
 def listened(worker: Any, call: Any) -> list[tuple[int, Mapping[str, object]]]:
-    planner, told = Planner([worker]), []
-    with planner.listened(lambda number, batch, counts: told.append((number, batch))):
+    planner, messages = Planner([worker]), []
+    with planner.listened(lambda number, batch, counts: messages.append((number, batch))):
         call()
         call()
     call()  # nobody listens any more
-    return told
+    return messages
 
 
 def test_the_outermost_backend_counts() -> None:
     backend = MultiStep()
     batch = SimpleNamespace(batch_size=3, seq_lens=torch.tensor([1, 2]), seq_lens_sum=None, spec_info=None)
-    told = listened(
+    messages = listened(
         SimpleNamespace(draft_attn_backend=backend),
         lambda: backend.init_forward_metadata_replay_cuda_graph(batch, 4),
     )
-    assert [number for number, _ in told] == [0, 1]
-    assert told[0][1].keys() == {"batch_size", "seq_lens", "backend"}
-    assert told[0][1]["batch_size"] == 4
+    assert [number for number, _ in messages] == [0, 1]
+    assert messages[0][1].keys() == {"batch_size", "seq_lens", "backend"}
+    assert messages[0][1]["batch_size"] == 4
 
 
 def test_fields_that_are_handed_over_one_by_one_have_the_same_names() -> None:
@@ -71,11 +71,11 @@ def test_fields_that_are_handed_over_one_by_one_have_the_same_names() -> None:
     runner = SimpleNamespace(attn_backend=backend)
     spec = SimpleNamespace(accept_length=torch.tensor([1]), extend_seq_lens_cpu=[2], positions=None)
     lengths = torch.tensor([1, 2])
-    told = listened(
+    messages = listened(
         SimpleNamespace(model_runner=runner),
         lambda: backend.init_forward_metadata_replay_cuda_graph(2, lengths, 3, spec, seq_lens_cpu=lengths),
     )
-    assert told[0][1].keys() == {
+    assert messages[0][1].keys() == {
         "batch_size",
         "seq_lens",
         "seq_lens_sum",

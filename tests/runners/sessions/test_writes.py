@@ -59,9 +59,9 @@ def test_a_write_has_its_rows_and_its_line() -> None:
 def test_a_helper_that_many_share_is_named_with_who_asked_it() -> None:
     helper = code(HELPER, "def f(buffer):\n    return buffer[:2].fill_(7)\n")
     caller = code(RUNNER, "def f(buffer):\n\n    helper(buffer)\n", helper=helper)
-    asked = "sglang/srt/speculative/draft_runner.py:3 in f"
+    place = "sglang/srt/speculative/draft_runner.py:3 in f"
     inner = "sglang/srt/model_executor/runner_utils/buffers.py:2 in f"
-    assert written(caller) == [["seq_lens", 0, 1, f"{asked}, by {inner}"]]
+    assert written(caller) == [["seq_lens", 0, 1, f"{place}, by {inner}"]]
     assert written(helper) == [["seq_lens", 0, 1, inner]]
 
 

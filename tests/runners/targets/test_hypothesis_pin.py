@@ -55,10 +55,10 @@ def test_the_pinned_one_is_nothing_to_speak_of(host: Path, tmp_path: Path, capsy
 def test_another_one_and_none_are_named_with_the_command_that_helps(host: Path, tmp_path: Path) -> None:
     assert other_cases(tmp_path) == f"without Hypothesis no case is drawn; to have {PINNED}: {NO_BUNDLE}"
     put_hypothesis(host, "6.1")
-    said = f"Hypothesis 6.1 draws other cases than the pinned {PINNED}, or none; to install that one: "
-    assert other_cases(tmp_path) == said + NO_BUNDLE
+    text = f"Hypothesis 6.1 draws other cases than the pinned {PINNED}, or none; to install that one: "
+    assert other_cases(tmp_path) == text + NO_BUNDLE
     put_hypothesis(tmp_path / "targets" / "parent", "6.2")
-    assert other_cases(tmp_path) == said + NO_BUNDLE, "an older bundle's is of no use"
+    assert other_cases(tmp_path) == text + NO_BUNDLE, "an older bundle's is of no use"
 
 
 @pytest.mark.parametrize("folder", ["parent", "targets/parent"])

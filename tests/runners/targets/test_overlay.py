@@ -104,7 +104,7 @@ def test_one_that_is_there_is_not_made_again_and_an_old_one_is(release: Path, tm
     # A checkout may get files.
     (release / "sglang/srt/deep/new.py").write_text("")
     assert (make(release, tmp_path) / "sglang/srt/deep/new.py").is_symlink()
-    assert [found.name for found in path.parent.iterdir()] == [path.name]
+    assert [folder.name for folder in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,11 @@ def test_a_release_comes_with_the_packages_that_it_needs(tmp_path: Path) -> None
     assert install(FROM, tmp_path, pip=pip)
     release, *front = import_path(Target(FROM, "emulated"), tmp_path)
     assert release.name == FROM
-    wanted = packages.overlay(FROM).requirements
-    assert [path.name for path in front] == [one.replace("==", "-") for one in wanted]
-    assert all((path / one.partition("==")[0]).is_dir() for path, one in zip(front, wanted, strict=True))
+    requirements = packages.overlay(FROM).requirements
+    assert [path.name for path in front] == [requirement.replace("==", "-") for requirement in requirements]
+    assert all(
+        (path / requirement.partition("==")[0]).is_dir() for path, requirement in zip(front, requirements, strict=True)
+    )
     assert not install(FROM, tmp_path, pip=refusing)
     assert import_path(Target(FROM, "cuda"), tmp_path) == (release, *front)
     assert import_path(Target(BEFORE, "emulated"), tmp_path) == (tmp_path / "targets" / BEFORE,)

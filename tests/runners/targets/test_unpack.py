@@ -273,11 +273,11 @@ def test_the_commands(
     code, out, err = call(tmp_path / "cache", "bundle", made, "0.5.13", "0.5.11")
     assert (code, err, out.count("\n")) == (0, "", 4)
     monkeypatch.setattr(hypothesis_pin, "PYTHON", "{}.{}".format(*sys.version_info))
-    said, line = (
+    text, line = (
         f"{host / 'targets'}: base, parent, sglang-0.5.11 unpacked\n",
         f"{hypothesis_pin.export(parent_of(host))}\n",
     )
-    assert call(host, "unpack", made, "0.5.11") == (0, said + line, "")
+    assert call(host, "unpack", made, "0.5.11") == (0, text + line, "")
     assert call(host, "unpack", made) == (0, f"{host / 'targets'}: sglang-0.5.13 unpacked\n{line}", "")
     assert call(host, "unpack", made) == (0, f"{host / 'targets'}: all of it is already there\n{line}", "")
     monkeypatch.setenv("EAGLEEYE_CACHE", str(tmp_path / "elsewhere"))

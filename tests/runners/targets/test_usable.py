@@ -29,10 +29,10 @@ def test_what_is_installed_is_what_can_be_used(tmp_path: Path, monkeypatch: pyte
 def test_what_is_missing_is_fetched_and_what_cannot_be_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    releases: list[str] = []
 
     def install(release: str, cache: Path | None, **_: object) -> bool:
-        asked.append(release)
+        releases.append(release)
         if release == "0.5.14":
             raise NotUsable("no index here")
         return True
@@ -40,6 +40,6 @@ def test_what_is_missing_is_fetched_and_what_cannot_be_is_said_once(
     monkeypatch.setattr(usable_module, "install", install)
     cache = cache_of(tmp_path, "0.5.13")
     assert fetch(["0.5.13", "0.5.11", "0.5.11"], cache) == []
-    assert asked == ["0.5.11"]
+    assert releases == ["0.5.11"]
     assert fetch(["0.5.15.post1", "0.5.14"], cache) == ["no index here"]
-    assert asked == ["0.5.11", "0.5.14"]
+    assert releases == ["0.5.11", "0.5.14"]
