@@ -112,7 +112,8 @@ def _lines(
         release, line = next((place for place in stated if place[0] in failing), stated[0])
         file = files.get(name, "")
         seen[f"{file or name}:{line} in {release}"] = _address(release, file, line) if file else ""
-    places = {f"{edit.file}, in {edit.function}": "" for edit in (patch.edits if patch else ())}
+    sources = f"{SOURCES}v{patch.release}/python/" if patch else ""
+    places = {f"{edit.file}, in {edit.function}": sources + edit.file for edit in (patch.edits if patch else ())}
     return (seen or places).items()
 
 

@@ -94,14 +94,14 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
     news = {word: _targets(subjects, word) for word in ("regressed", "new", "flaky")}
     for word, pattern in (
         ("regressed", "Regressed on {}."),
-        ("new", "Fails, as was not known before, on {}."),
+        ("new", f"{_number(subjects, 'new')}, on {{}}."),
         ("flaky", "Fails now and then on {}."),
     ):
         if news[word]:
             sentences.append(pattern.format(listed(news[word])))
     if known := [subject for subject in subjects if subject.targets("known")]:
-        what = "One failure that was known is" if len(known) == 1 else f"{len(known)} failures that were known are"
-        sentences.append(f"{what} still there, on {listed(_targets(subjects, 'known'))}.")
+        verb = "is" if len(known) == 1 else "are"
+        sentences.append(f"{_number(subjects, 'known')} {verb} still there, on {listed(_targets(subjects, 'known'))}.")
     elif not any(news.values()):
         sentences.append("No failure was measured.")
     holds, proofs = holding(subjects)
@@ -126,6 +126,12 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
     if any(FACT in run.facts for run in history.runs):
         sentences.append("Some rows of earlier runs cannot be assigned to a runner and backend: see the runs.")
     return sentences
+
+
+def _number(subjects: Sequence[Subject], word: str) -> str:
+    """One new failure, 2 new failures."""
+    number = sum(bool(subject.targets(word)) for subject in subjects)
+    return f"One {word} failure" if number == 1 else f"{number:,} {word} failures"
 
 
 def tiles(history: History, subjects: Sequence[Subject]) -> list[Tile]:

@@ -185,7 +185,7 @@ def test_what_changed_is_what_became_so_in_the_last_run() -> None:
     }
     assert changes.headline(whole, subjects(whole))[:3] == [
         "Regressed on 0.5.13/cuda.",
-        "Fails, as was not known before, on 0.5.11/cuda.",
+        "One new failure, on 0.5.11/cuda.",
         "Fails now and then on 0.5.10/cuda.",
     ]
 
@@ -196,7 +196,7 @@ def test_a_target_passes_only_if_nothing_failed_there() -> None:
     )
     whole_history = history_of([campaign(BUGGY, (STALE,))], [*stale_replays(STALE), stranger])
     headline = changes.headline(whole_history, subjects(whole_history))
-    assert "Fails, as was not known before, on 0.5.10.post1/emulated and 0.5.13/emulated." in headline
+    assert "2 new failures, on 0.5.10.post1/emulated and 0.5.13/emulated." in headline
     assert "All measurements on 0.5.11/emulated pass." in headline
 
 
@@ -241,7 +241,7 @@ def test_a_finding_that_a_known_issue_explains_is_not_new() -> None:
     [page] = pages([subject], list(releases), releases)
     why = "explained by a known issue: stale rows (https://example.org/1, until 2027-06-01)"
     assert page.notes == (("known", "0.5.10.post1/emulated", why),)
-    assert changes.headline(whole, [subject])[0] == "Fails, as was not known before, on 0.5.13/emulated."
+    assert changes.headline(whole, [subject])[0] == "One new failure, on 0.5.13/emulated."
 
 
 def test_what_several_runners_show_is_several_findings_each_explained_by_itself() -> None:
