@@ -36,6 +36,10 @@ def summary(done: Campaign) -> list[str]:
         lines.append(f"  lines of sglang: {ran:,} of {every:,} in {counted(len(done.lines), 'file')}")
     if unknown := done.facts.get("reference"):
         lines.append(f"  reference: {unknown}")
+    # Each run of triage opens a session of its own: a campaign may be over before the last of them is.
+    unconfirmed = [f"{finding.oracle} {finding.fingerprint}" for finding in done.findings if not finding.tried]
+    if unconfirmed:
+        lines.append(f"  not confirmed in fresh processes by the end: {', '.join(unconfirmed)}")
     lines += [f"  known: {counted(count, 'case')} of {issue}" for issue, count in done.known.items()]
     if done.stale:
         where = f"{done.runner}/{done.backend}"

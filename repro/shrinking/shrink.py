@@ -36,16 +36,20 @@ class _Search:
         self._runs_left = runs_max
         self._clock = clock
         self._stop = clock() + seconds_max
+        self._shortest = seconds_max  # of the runs so far
         self._on_better = on_better
         self._tried: set[str] = set()
 
     def run(self, case: Case) -> bool:
-        """True if this case fails. _Spent if the budget does not allow another run."""
-        if self._runs_left <= 0 or self._clock() >= self._stop:
+        """True if this case fails. _Spent if the budget does not allow another run, as short as the shortest."""
+        start = self._clock()
+        if self._runs_left <= 0 or start >= self._stop or (self._tried and start + self._shortest > self._stop):
             raise _Spent
         self._runs_left -= 1
         self._tried.add(digest(case))
-        return self._still_fails(case)
+        fails = self._still_fails(case)
+        self._shortest = min(self._shortest, self._clock() - start)
+        return fails
 
     def take(self, candidate: Case) -> bool:
         """Make it the best case if it is valid, simpler and fails. Nothing is run twice."""

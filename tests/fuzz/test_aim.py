@@ -22,7 +22,7 @@ from repro.cases.case import Target, problems
 from repro.cases.codec import digest, read
 from repro.cases.server_args import BadOption, arguments
 from repro.upstream.fixes import SEEDS
-from tests.builders.sample_record import campaign
+from tests.builders.sample_record import BUGGY, campaign, stale_found
 
 KNOWN = {"model_path", "mem_fraction_static", "tp_size", "tp", "enable_dp_attention", "host"}
 # sets, with, without; the pair that is driven.
@@ -261,3 +261,10 @@ def test_a_campaigns_summary_has_the_options_that_draw_its_cases_again() -> None
     done = replace(campaign(), runner="verify", backend="fa3", seed=7, aim="--set page_size=16")
     assert "  drawn with --runner verify --backend fa3 --set page_size=16 --seed 7" in summary(done)
     assert not any("drawn with" in line for line in summary(campaign()))
+
+
+def test_a_campaigns_summary_names_findings_that_were_not_confirmed() -> None:
+    cut = replace(stale_found(), failed=0, tried=0)
+    assert not any("not confirmed" in line for line in summary(campaign(BUGGY, (stale_found(),))))
+    line = f"  not confirmed in fresh processes by the end: {cut.oracle} {cut.fingerprint}"
+    assert line in summary(campaign(BUGGY, (cut,)))
