@@ -11,11 +11,13 @@ import pytest
 
 from fuzz.draw.rounds import round_cases
 from oracles.catalogue import judge_all, overall
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Step, Target, problems
 from repro.cases.release_list import NEWEST
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
+from runners.targets.environments import sglang_path
 from tests.runners.releases.test_round import CHAIN, TREE
 
 TARGET = Target(NEWEST, "emulated")
@@ -67,6 +69,16 @@ def test_drawn_arrivals_are_valid(backend: str) -> None:
     for field in ("overlap", "pool", "disagreement", "radix", "chunk", "algorithm"):
         assert len({getattr(setup, field) for setup in setups}) > 1, field
     assert {setup.plan_stream for setup in setups} == {False, backend == "triton"}
+
+
+@pytest.mark.emulated(NEWEST)
+def test_a_stream_for_plans_is_refused_over_backends_without_an_update_behind_the_draft() -> None:
+    attention = sglang_path(TARGET) / "sglang/srt/layers/attention"
+    for backend, file in (("triton", "triton"), ("flashinfer", "flashinfer"), ("fa3", "flashattention")):
+        source = (attention / f"{file}_backend.py").read_text()
+        assert BACKEND_FACTS[backend].plans_ahead == ("def update_verify_buffers_to_fill_after_draft" in source), (
+            backend
+        )
 
 
 @pytest.mark.parametrize("name", REFUSED)
