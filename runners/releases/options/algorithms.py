@@ -55,8 +55,9 @@ def verifying(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return target, draft
     behind = tuple(range(AUXILIARY)) if RUNNER_FACTS[setup.runner].serves else _AUXILIARY_BEHIND
     kinds = {name: target[name] for name in ("hybrid_layer_pattern", "layer_types") if name in target}
-    layers = {name: [*each, each[0]] for name, each in kinds.items()}
-    target = {**target, **layers, "num_hidden_layers": len(behind) + 1}
+    count = len(behind) + 1
+    layers = {name: [each[number % len(each)] for number in range(count)] for name, each in kinds.items()}
+    target = {**target, **layers, "num_hidden_layers": count}
     return target, {**draft, "eagle_config": {"eagle_aux_hidden_state_layer_ids": behind}}
 
 
