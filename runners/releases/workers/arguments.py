@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Container
 from typing import Any
 
@@ -50,9 +51,11 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         "cuda_graph_max_bs": setup.max_bs,
     }
     if setup.swa:
-        # As many KV slots for sliding layers as for full ones, and a page more than requests own. Since 0.5.22 sliding
-        # layers have no more than windows and chunks of a prefill take: here all of a context at once.
+        # As many KV slots for sliding layers as for full ones, and a page more than requests own. Since 0.5.14 sliding
+        # layers have no more than each request takes until its next eviction, and chunks of a prefill, which sglang may
+        # leave out: here requests evict nothing.
         tokens = pool_tokens(setup) + setup.page_size
+        os.environ["SGLANG_SWA_EVICTION_INTERVAL"] = str(tokens)
         arguments |= {"swa_full_tokens_ratio": 1.0, "max_total_tokens": tokens, "chunked_prefill_size": tokens}
     known = inspect.signature(ServerArgs).parameters
     arguments |= _options(setup, known)
