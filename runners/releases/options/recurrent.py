@@ -56,9 +56,11 @@ _SLOTS_EACH = 5
 
 def prepare(setup: Setup, device: str) -> None:
     """To be called before the workers of such a setup are built."""
+    # States of convolutions have the model's type: sglang says to set it for float16 (lfm2_moe.py, 0.5.23:81), as the
+    # kernel for trees does not compile with states in bfloat16. Triton's interpreter knows nothing of bfloat16.
+    os.environ["SGLANG_MAMBA_CONV_DTYPE"] = "float32" if device == "cpu" else setup.dtype
     if device == "cpu" or setup.dtype == "float32":
-        # States as precise as the model, and none in bfloat16, of which Triton's interpreter knows nothing.
-        os.environ |= {"SGLANG_MAMBA_CONV_DTYPE": "float32", "SGLANG_MAMBA_SSM_DTYPE": "float32"}
+        os.environ["SGLANG_MAMBA_SSM_DTYPE"] = "float32"
     if device != "cpu":
         return
     imported()
