@@ -53,10 +53,15 @@ def raise_harness_error(error: Exception) -> None:
 
 
 def told(error: BaseException) -> str:
-    """A mistake of the harness's in one line, with the innermost place in runners/ that it came through."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_HARNESS)]
+    """A mistake of the harness's in one line, with the innermost place in runners/ that it came through; of a package
+    that is not there also the place that imports it."""
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if frame.filename.startswith(_HARNESS)]
     place = f" ({Path(frames[-1].filename).relative_to(Path(_HARNESS).parent)}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    importer = ""
+    if _lacks_a_package(error) and every:
+        importer = f", imported at {'/'.join(Path(every[-1].filename).parts[-4:])}:{every[-1].lineno}"
+    return f"{type(error).__name__}: {error}{importer}{place}"
 
 
 def not_built(error: Exception, setup: Setup, watch: Watch) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.cases.families import GLM
 from repro.traces.finding import Status
 from repro.traces.trace import Array, Termination
 from runners.engines.active import engine
@@ -231,7 +232,7 @@ def test_a_package_that_is_not_there_is_the_environments() -> None:
     for module, ours in (("no_such_package", True), ("sglang.no_such_module", False)):
         error = raised(code(SGLANG, f"def f():\n    raise ModuleNotFoundError('x', name={module!r})"))
         if ours:
-            with pytest.raises(HarnessError):
+            with pytest.raises(HarnessError, match=r"imported at sglang/srt/model_executor/model_runner\.py:2"):
                 not_built(error, SETUP, Kept())
             with pytest.raises(HarnessError):
                 raise_harness_error(error)  # in a step
@@ -282,6 +283,10 @@ def test_a_package_that_is_left_out_is_no_finding(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
         assert refused(drafts, ValueError(words)) == reason
     assert refused(SETUP, ValueError(words)) == ""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    glm = words.replace("DeepseekV3", "Glm4Moe")
+    assert refused(replace(SETUP, family=GLM), ValueError(glm)) == f"cutlass is not installed: {glm}"
+    assert refused(SETUP, ValueError(glm)) == ""
 
 
 def test_a_plan_that_an_older_flashinfer_does_not_take_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
