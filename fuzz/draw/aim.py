@@ -8,6 +8,7 @@ is valid beside it. Nothing is filtered, and an aim that no setup can have is re
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,8 @@ from repro.cases.families import facts_of, families, fitted
 from repro.cases.option import Option
 from repro.cases.options import CONTEXT_MAX, KV_DTYPE_ABOVE, OPTION, SLOTS_MAX
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.cases.server_args import ADAPTS, MAX_BS, text_of
+from repro.cases.server_args import ADAPTS, MAX_BS, name_of, text_of
+from repro.cases.setup import DRAFT_SIZES
 
 Fixed = tuple[tuple[str, Any], ...]
 # Fields that are taken over from a drawn setup together, the most first; then each by itself.
@@ -37,6 +39,7 @@ _TOGETHER = (
     ("capture_bs", "slots"),
     ("algorithm", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "dtype"),
     ("hidden_size", "num_heads", "num_kv_heads"),
+    tuple(DRAFT_SIZES),
     ("window", "swa"),
 )
 # The least value of options that have no default.
@@ -86,7 +89,7 @@ ANY = Aim()
 def with_text(option: Option) -> str:
     """The words that ask for another value than the default. The flag of an option that is on by default and is named
     by its opposite is away from it; of one that is off by default the field is."""
-    return f"--with {option.field if option.reversed and not option.default else option.name}"
+    return f"--with {option.field if option.reversed and not option.default else name_of(option)}"
 
 
 def plain(field: str) -> Any:
@@ -206,7 +209,8 @@ def _completed(
 ) -> Setup:
     """A setup of this shape, valid if one with what is fixed is."""
     kernels = BACKEND_FACTS[backend]
-    heads = fixed.get("num_heads", fixed.get("num_kv_heads", 1))
+    heads = fixed.get("num_heads", fixed.get("num_kv_heads", fixed.get("draft_num_kv_heads") or 1))
+    divisor = math.lcm(*(each or 1 for each in (heads, fixed.get("draft_num_heads"), fixed.get("draft_num_kv_heads"))))
     above = KV_DTYPE_ABOVE if fixed.get("kv_dtype") else 0
     family = facts_of(fixed.get("family", ""), algorithm)
     widths = family.hidden_sizes or OPTION["hidden_size"].drawn
@@ -222,7 +226,7 @@ def _completed(
         "slots": min(SLOTS_MAX, max(buckets, default=1) + 1),
         "num_heads": heads,
         "num_kv_heads": 1,
-        "hidden_size": next((width for width in widths if width % max(1, heads) == 0), heads * 8),
+        "hidden_size": next((width for width in widths if width % divisor == 0), divisor * 8),
         "dtype": (family.dtypes or kernels.drawn_dtypes)[0],
         "head_dim": min(dim for dim in kernels.drawn_head_dims if dim > above),
         "window": OPTION["window"].smallest["window"] if fixed.get("swa") or family.sliding else 0,

@@ -24,10 +24,10 @@ from repro.cases.case import (
     accepted_max,
     seq_len_max,
 )
-from repro.cases.families import FAMILY_FACTS, FamilyFacts, facts_of, families
+from repro.cases.families import FAMILY_FACTS, FamilyFacts, facts_of, families, family_facts
 from repro.cases.options import KV_DTYPE_ABOVE, OPTION, OPTIONS, PAGE_SIZES
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
-from repro.cases.setup import SPARE_POSITIONS, overhang_max
+from repro.cases.setup import DRAFT_SIZES, SPARE_POSITIONS, overhang_max
 
 # One block of 2,048 and some, which is what loops over hidden states go by.
 BROAD_HIDDEN_SIZES = (2304, 2560)
@@ -42,6 +42,8 @@ SPARE_SLOTS_MAX = 4
 TWO_SPLITS, SPLITS_OF_LONG = 2 * 32, (1, 8)
 # On or off by themselves; the others decide on what else is drawn.
 _SWITCHES = tuple(o for o in OPTIONS if o.is_switch and o.field not in ("deterministic", "rejection"))
+# Of so many setups whose draft model may be of other sizes than the target, the ones in which it is.
+DRAFTS_APART = 4
 # Draws of pages that a request can fill for each draw of any fitting page.
 FILLED = 3
 LIGHT_CONTEXT = 9 * 256  # a page of prefix and one for each of eight branches, of the largest size
@@ -130,7 +132,24 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     setup = _switched(replace(setup, overhang=min(setup.overhang, overhang_max(setup))), swarm)
     if not is_drawn(setup):
         setup = replace(setup, window=0, swa=False, rejection=False, family="" if facts.sliding else family)
-    return draw(arrivals.served(setup)) if domain.serves else setup
+    return draw(arrivals.served(setup)) if domain.serves else _with_draft(draw, setup, swarm)
+
+
+def _with_draft(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Setup:
+    """The setup, in some draws with a draft model of other sizes, where it may have that."""
+    apart = RUNNER_FACTS[setup.runner].drafts_apart and not family_facts(setup).own_drafts
+    if not apart or (draw(st.integers(1, DRAFTS_APART)) > 1 and not swarm.options & DRAFT_SIZES.keys()):
+        return setup
+    kernels, above = BACKEND_FACTS[setup.backend], KV_DTYPE_ABOVE if setup.kv_dtype else 0
+    heads = draw(st.sampled_from([n for n in OPTION["draft_num_heads"].drawn if setup.hidden_size % n == 0]))
+    widths = [n for n in OPTION["draft_hidden_size"].drawn if n % heads == 0] if setup.algorithm == "EAGLE3" else [0]
+    return replace(
+        setup,
+        draft_hidden_size=draw(st.sampled_from(widths)),
+        draft_num_heads=heads,
+        draft_num_kv_heads=draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
+        draft_head_dim=draw(st.sampled_from([n for n in kernels.drawn_head_dims if n > above])),
+    )
 
 
 def _switched(setup: Setup, swarm: Swarm) -> Setup:

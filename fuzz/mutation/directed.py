@@ -153,7 +153,8 @@ def _options_of_drafting(small: Setup) -> Iterator[Setup]:
     domain = RUNNER_FACTS[small.runner]
     for name in domain.algorithms[1:]:
         other = fitted(replace(small, capture_bs=(3,), slots=4, algorithm=name))
-        yield (drafts := _drafting(other, 2 if domain.branches else 1, 3, 4))
+        drafts = _drafting(other, 2 if domain.branches else 1, 3, 4)
+        yield _apart(drafts) if domain.drafts_apart and name == "EAGLE3" else drafts
         if domain.mrope and name == "EAGLE3":
             yield replace(drafts, capture_bs=(1, 3), mrope=True)
     if domain.rejects:
@@ -162,6 +163,13 @@ def _options_of_drafting(small: Setup) -> Iterator[Setup]:
         yield _drafting(replace(small, capture_bs=(1, 3), slots=4, adaptive=5), 1, 3, 4)
     if domain.num_steps_min == 1 and not domain.trees:
         yield from [_drafting(small, 2, 1, 3), small] if domain.branches else [small]
+
+
+def _apart(setup: Setup) -> Setup:
+    """With a draft model whose every size is another than the target's."""
+    dims = [dim for dim in BACKEND_FACTS[setup.backend].drawn_head_dims if dim != setup.head_dim]
+    head_dim = dims[0] if dims else 0
+    return replace(setup, draft_hidden_size=48, draft_num_heads=4, draft_num_kv_heads=1, draft_head_dim=head_dim)
 
 
 def _alone(small: Setup) -> Setup:

@@ -22,7 +22,8 @@ class FamilyFacts:
     name it with. latent: whether a token's keys and values are one latent vector. recurrent: whether some layers
     keep of a request a state beside the KV cache. plain: whether windows, caps and the like are known for it, which are
     made of Llama's classes. sliding: whether it has sliding layers with KV slots of their own, so that its setups have
-    a window and such a pool. hidden_sizes, dtypes: those that are drawn; where empty, all that other models draw."""
+    a window and such a pool. hidden_sizes, dtypes: those that are drawn; where empty, all that other models draw.
+    own_drafts: whether a layer of its own drafts for it, and not a Llama, whose sizes may be others."""
 
     what: str
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -34,6 +35,7 @@ class FamilyFacts:
     sliding: bool = False
     hidden_sizes: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = ()
+    own_drafts: bool = False
 
 
 _LLAMA = FamilyFacts(what="Llama", plain=True)
@@ -51,6 +53,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         # It refuses more than one branch, and so does every server that verifies over it.
         chains=frozenset({"flashinfer"}),
         algorithms=("EAGLE", "NEXTN"),
+        own_drafts=True,
         latent=True,
         # Sizes that sglang's kernel in front of the draft's layer takes on a GPU (fused_eh_norm, since 0.5.15.post1:
         # half precision and multiples of 256 in (256, 8192]): the smaller, and one that three heads divide.
@@ -61,6 +64,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         what="GLM-4.5 and 4.6: heads normed and rotated by half, and their next-token layer as the draft model",
         backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend"), ("triton", "flashinfer", "fa3")),
         algorithms=("EAGLE", "NEXTN"),
+        own_drafts=True,
         # The same kernel stands in front of this draft's layer.
         hidden_sizes=(512, 768),
         dtypes=("float16", "bfloat16"),
@@ -70,6 +74,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         "next-token layer, which has no state, as the draft model",
         backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend"), ("triton", "flashinfer", "fa3")),
         algorithms=("EAGLE", "NEXTN"),
+        own_drafts=True,
         recurrent=True,
         # Triton's interpreter lacks bfloat16, and recurrent layers run on Triton over every backend.
         dtypes=("float16", "float32"),
@@ -107,6 +112,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "DeepSeek-V3 over flashmla, trtllm_mla, cutlass_mla, cutedsl_mla": "no stand-in for their kernels",
     "DeepSeek-V3 in draft-extend over flashinfer": "sglang's backend captures no graph of that mode",
     "DeepSeek-V3 and GLM-4.5 with EAGLE3": "target and draft model are of one family",
+    "a draft model beside a target with sliding layers, in draft and draft_extend": "verify alone has such targets",
     "recurrent families in the float64 reference": "no model of them: eager and sequential decoding judge values",
     "DeepSeek-V3.2, GLM-5 (DSA)": "no stand-in for deep_gemm, and the index cache is not held",
     "DeepSeek-V4": "no stand-in for its planning kernels",

@@ -85,6 +85,8 @@ class RunnerFacts:
     # False where topk is 1; trees: True where it is more.
     branches: bool = True
     trees: bool = False
+    # Its draft model is a Llama whose sizes may be others than the target's (repro/cases/rows/draft_model.py).
+    drafts_apart: bool = False
     # Its draft model has several layers that draw one after the other (Setup.one_graph).
     layered: bool = False
     # A request says how many drafts were accepted.
@@ -146,6 +148,7 @@ _VERIFIED_EAGERLY = RunnerFacts(
 RUNNER_FACTS = {
     "draft": RunnerFacts(
         title="EAGLEDraftCudaGraphRunner",
+        drafts_apart=True,
         rank_tokens=lambda setup: setup.topk,
         falls_back=True,
         adapts=True,
@@ -208,6 +211,7 @@ RUNNER_FACTS = {
     ),
     "verify": RunnerFacts(
         title="the target's CUDA-graph runner in target-verify mode",
+        drafts_apart=True,
         rank_tokens=lambda setup: setup.num_draft_tokens,
         falls_back=True,
         adapts=True,
@@ -246,6 +250,7 @@ RUNNER_FACTS = {
     ),
     "draft_extend": RunnerFacts(
         title="EAGLEDraftExtendCudaGraphRunner",
+        drafts_apart=True,
         rank_tokens=lambda setup: setup.num_draft_tokens,
         falls_back=True,
         adapts=True,

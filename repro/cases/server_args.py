@@ -119,9 +119,14 @@ def whole(value: Any) -> int:
     return int(text)
 
 
+def name_of(option: Option) -> str:
+    """Its name, and with "draft_model." where the name alone is the target's option."""
+    return option.name if NAMED[option.name] is option else option.names[-1]
+
+
 def text_of(option: Option, value: Any) -> str:
     """NAME=VALUE, as value_of reads it."""
-    form, name = option.form(value), option.name if NAMED[option.name] is option else option.names[-1]
+    form, name = option.form(value), name_of(option)
     if isinstance(form, list):
         return f"{name}={','.join(map(str, form))}"
     if isinstance(form, bool) or (option.field == "adaptive" and value == ADAPTS):

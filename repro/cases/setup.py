@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SPARE_POSITIONS = 4  # of a row of req_to_token, behind context and draft tokens, in every release
 
@@ -51,6 +51,10 @@ class Setup:
     one_graph: bool = False
     plan_stream: bool = False
     logprobs: bool = False
+    draft_hidden_size: int = 0
+    draft_num_heads: int = 0
+    draft_num_kv_heads: int = 0
+    draft_head_dim: int = 0
 
     @property
     def max_bs(self) -> int:
@@ -74,6 +78,15 @@ class Setup:
         others. Graphs without hidden states hold no batch that asks for some."""
         fits = batch <= self.max_bs and (self.padded or batch in self.capture_bs)
         return fits and (self.returns_hidden or not hidden)
+
+
+# The sizes of a draft model that may be others than the target's, 0 where they are not, and the target's.
+DRAFT_SIZES = {f"draft_{size}": size for size in ("hidden_size", "num_heads", "num_kv_heads", "head_dim")}
+
+
+def as_drafted(setup: Setup) -> Setup:
+    """The setup with its draft model's sizes in place of the target's."""
+    return replace(setup, **{size: getattr(setup, name) or getattr(setup, size) for name, size in DRAFT_SIZES.items()})
 
 
 def overhang_max(setup: Setup) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from repro.cases.option import Need, refusals
 from repro.cases.options import KV_DTYPE_ABOVE, OPTIONS
-from repro.cases.setup import Setup
+from repro.cases.setup import Setup, as_drafted
 
-# Needs between options, checked once each is valid by itself.
-TOGETHER = (
+# Needs between a model's sizes, the target's and the draft model's.
+SIZES = (
     Need(
         lambda s, r, b: s.num_heads % s.num_kv_heads == 0,
         "num_attention_heads is not a multiple of num_key_value_heads",
@@ -19,11 +19,15 @@ TOGETHER = (
         lambda s, r, b: not s.kv_dtype or s.head_dim > KV_DTYPE_ABOVE,
         f"{{s.kv_dtype}} needs heads above {KV_DTYPE_ABOVE}",
     ),
-    Need(lambda s, r, b: s.dtype not in b.without_dtypes, "{s.backend} has no {s.dtype} kernels"),
     Need(
         lambda s, r, b: b.head_dims is None or s.head_dim in b.head_dims,
         "head_dim is not one of {s.backend}'s {b.head_dims}",
     ),
+)
+# Needs between options, checked once each is valid by itself.
+TOGETHER = (
+    *SIZES,
+    Need(lambda s, r, b: s.dtype not in b.without_dtypes, "{s.backend} has no {s.dtype} kernels"),
     Need(lambda s, r, b: s.vocab_size >= s.topk, "vocab_size is below speculative_eagle_topk"),
     Need(lambda s, r, b: s.max_bs <= s.slots, "the largest bucket {s.max_bs} exceeds max_running_requests {s.slots}"),
     # sglang insists: without branches the tree is the chain itself.
@@ -42,4 +46,7 @@ TOGETHER = (
 def setup_problems(setup: Setup) -> list[str]:
     """Why this setup cannot be captured; empty if it can. Never raises on well-typed values."""
     texts = [text for option in OPTIONS for text in option.problems(setup)]
-    return [f"setup: {text}" for text in texts or refusals(TOGETHER, setup)]
+    texts = texts or [*refusals(TOGETHER, setup)]
+    if not texts and (drafted := as_drafted(setup)) != setup:
+        texts = [f"draft_model: {text}" for text in refusals(SIZES, drafted)]
+    return [f"setup: {text}" for text in texts]

@@ -11,6 +11,7 @@ from repro.cases.case import Setup
 from repro.cases.families import GDN, GLM, GPT_OSS, KDA, MAMBA2, is_latent
 from repro.cases.layout import Ints
 from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.setup import as_drafted
 from runners.releases import model
 from runners.releases.options import mrope
 from runners.releases.options.deepseek import deepseek
@@ -33,7 +34,7 @@ _TARGETS = {MAMBA2: mamba2, KDA: kda}
 def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The configurations of target and draft model."""
     if setup.family in _TARGETS:
-        return _TARGETS[setup.family](setup), model.llama(setup, "LlamaForCausalLMEagle")
+        return _TARGETS[setup.family](setup), model.llama(as_drafted(setup), "LlamaForCausalLMEagle")
     if is_latent(setup):
         return deepseek(setup), deepseek(setup)
     if setup.family == GLM:
@@ -42,9 +43,11 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return gdn(setup), gdn(setup)
     target = gpt_oss(setup) if setup.family == GPT_OSS else model.llama(setup)
     if setup.algorithm == "EAGLE3":
-        draft_only = {"draft_vocab_size": draft_vocab(setup), **mrope.config(setup)}
-        return target, model.llama(setup, "LlamaForCausalLMEagle3") | draft_only
-    return target, model.llama(setup, "LlamaForCausalLMEagle")
+        draft_only = {"draft_vocab_size": draft_vocab(setup), **mrope.config(as_drafted(setup))}
+        if setup.draft_hidden_size:
+            draft_only["target_hidden_size"] = setup.hidden_size
+        return target, model.llama(as_drafted(setup), "LlamaForCausalLMEagle3") | draft_only
+    return target, model.llama(as_drafted(setup), "LlamaForCausalLMEagle")
 
 
 def verifying(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

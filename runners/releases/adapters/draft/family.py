@@ -12,6 +12,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints, draft_positions
 from repro.cases.payload import floats_each, integers_each
+from repro.cases.setup import as_drafted
 from runners.releases.backends import fa3, fa3_metadata, flashinfer_mla
 from runners.releases.live import Family, Given, Live
 from runners.releases.options import algorithms, mrope, rejection
@@ -43,7 +44,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
         **mrope.given(setup, requests, positions),
         "topk_p": np.sort(np.abs(floats_each(data, "topk_p", (topk,))), axis=1)[:, ::-1].copy(),
         "topk_index": integers_each(data, "topk_index", (topk,), vocab),
-        "hidden_states": floats_each(data, "hidden_states", (setup.hidden_size,)),
+        "hidden_states": floats_each(data, "hidden_states", (as_drafted(setup).hidden_size,)),
         **rejection.given(setup, requests),
     }
 
