@@ -86,3 +86,8 @@ def test_every_oracle_judges_it(runner: str, pool: Pool) -> None:
     verdicts = {verdict.oracle: verdict.status for verdict in judge_all(case, trace)}
     assert Status.FAIL not in verdicts.values(), verdicts
     assert verdicts["reference"] is verdicts["graph_equals_eager"] is Status.PASS
+    if runner != "verify":  # whose KV rows are the target's
+        rows = trace.get(0, "reference", "kv_graph")
+        assert rows is not None and rows.shape[1] == 2 * SIZES["draft_num_kv_heads"] * SIZES["draft_head_dim"]
+    width = trace.get(0, *{"draft_extend": ("graph", "next_hidden_states")}.get(runner, ("input", "hidden_states")))
+    assert width is not None and width.shape[1] == SIZES["draft_hidden_size"]
