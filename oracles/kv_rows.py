@@ -55,8 +55,9 @@ def _wrong(
     for name in afresh:
         if name in OF_REQUESTS:
             continue
-        # Of sliding layers the prefill has what its next token sees.
-        first = max(0, int(afresh["lengths"][place]) - setup.window) if name.startswith(SLIDING) else 0
+        # Of sliding layers each has what its next token sees: the prefill, and a round, which may go past the text.
+        ends = max(int(afresh["lengths"][place]), int(values["new_seq_lens"][row]))
+        first = max(0, ends - setup.window) if name.startswith(SLIDING) else 0
         got, want = values[name][row, first:length], afresh[name][place, first:length]
         allowed = of_rounds(float(np.abs(afresh[name]).max(initial=0.0)), setup.dtype, setup.kv_dtype)
         apart = np.flatnonzero(~np.isclose(got, want, rtol=0.0, atol=allowed))

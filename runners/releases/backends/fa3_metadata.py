@@ -55,7 +55,7 @@ def metadata(
         if of_kind:
             arrays |= {f"{prefix}{name}": array for name, array in _of_kind(of_kind, queries, each, used).items()}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    if pool is not None:
+    if pool is not None and "window_kv_indices" in tensors:  # in a round a draft's calls may have no window
         # Those of the reserved page are the same in both, and FOREIGN has no owner.
         slots = tensors["window_kv_indices"]
         tensors["window_kv_indices"] = torch.where(slots < pool.page_size, slots, as_full(slots, pool))

@@ -17,7 +17,8 @@ class Metadata(Observer):
 
     def after(self, call: Call, outputs: Outputs) -> None:
         if call.alone:
-            first, pool = self.captured.planner.first, self.captured.model_runner.token_to_kv_pool
+            # The multi-layer worker has a pool for each of its model runners, none of them with sliding layers.
+            first, pool = self.captured.planner.first, getattr(self.captured.model_runner, "token_to_kv_pool", None)
             for name, tensor in eager_metadata(self.captured.setup, first, pool).items():
                 call.staging.see(Recorded.METADATA, name, tensor)
         elif call.launches and self._comes_after():

@@ -21,8 +21,10 @@ from tests.runners.releases.test_round import CHAIN, SMALL, TREE, served
 
 TARGET = Target(NEWEST, "emulated")
 STEPS = (
-    Step(requests=(Request(slot=1, seq_len=19, data=1, further=9), Request(slot=2, seq_len=3, data=2, further=12))),
-    Step(requests=(Request(slot=1, seq_len=5, data=3, further=4),), wait=2, happens="retract"),
+    Step(requests=(Request(slot=1, seq_len=19, data=1, further=20), Request(slot=2, seq_len=3, data=2, further=24))),
+    # An iteration that prefills retracts nothing.
+    Step(requests=(), wait=7, happens="retract"),
+    Step(requests=(Request(slot=1, seq_len=5, data=3, further=4),), wait=1),
 )
 SETUPS = {
     "a window, and layers with KV slots of their own": replace(

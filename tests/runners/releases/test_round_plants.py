@@ -222,4 +222,6 @@ def test_a_planted_bug_is_seen(name: str) -> None:
     assert seen >= set(plant.seen_by), (seen, trace.ended)
     # A stale row is further off than rounding on a GPU makes it.
     rows = {where for oracle, where in plant.seen_by if oracle == kv_rows.ORACLE}
-    assert rows <= set(wheres(kv_rows.judge(case, replace(trace, facts={"engine": "cuda"}))).get(kv_rows.ORACLE, ()))
+    if rows:
+        on_gpu = wheres(kv_rows.judge(case, replace(trace, facts={"engine": "cuda"})))
+        assert rows <= set(on_gpu.get(kv_rows.ORACLE, ()))
