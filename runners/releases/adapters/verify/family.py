@@ -74,7 +74,9 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
         each = setup.num_draft_tokens
         used = lengths + setup.max_bs * (1 + each)
         pool = decode.own_pool(live)
-        calls = fa3.calls.of(bs * each, bs)
+        # A sliding layer reads a tree query by query. In rounds the draft-extend's graphs have as many queries.
+        sequences = bs * each if setup.window and setup.topk > 1 else bs
+        calls = fa3.calls.of(bs * each, sequences)
         return fa3_metadata.metadata(calls, queries=bs * each, each=each, used=used, pool=pool)
     bits = setup.num_draft_tokens * (lengths + len(batch["seq_lens"]) * setup.num_draft_tokens)
     return {
