@@ -13,7 +13,6 @@ from oracles import (
     bucket,
     extents,
     kv_indices,
-    liveness,
     metadata_shape,
     planned,
     row_width,
@@ -40,7 +39,6 @@ JUDGES: tuple[Judge, ...] = (
     row_width.judge,
     kv_indices.judge,
     tree_mask.judge,
-    liveness.judge,
 )
 
 

@@ -25,7 +25,6 @@ from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.live import Family, Given, Live
 from runners.sessions.extents import extents
-from runners.sessions.liveness import Liveness
 from runners.sessions.observe.bucket import captured_for
 from runners.sessions.planner import Planner
 
@@ -46,7 +45,6 @@ class Stage:
     neutral: Mapping[str, int]
     buffers: Mapping[str, torch.Tensor]
     named: frozenset[str]
-    liveness: Liveness | None  # of the graphs' inputs, where the engine records graphs
 
 
 def stages(scheduler: Any, setup: Setup) -> list[Stage]:
@@ -67,9 +65,6 @@ def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
     )
     buffers = family.input_buffers(runner)
     tensors = {each: getattr(buffers, each, None) for each in family.buffers}
-    graphs = [graph for graph in engine.recordings() if "size" in captured_for(runner, graph)]
-    # Runners share buffers: when one lets go of them, others hold them still, and are asked for nothing.
-    others = [each for each in (*serving.workers(scheduler), *serving.graphs(scheduler).values()) if each is not runner]
     return Stage(
         name=name,
         runner=runner,
@@ -78,7 +73,6 @@ def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
         neutral=part("neutral")(live),
         buffers={each: tensor for each, tensor in tensors.items() if tensor is not None},
         named=frozenset(family.given(alone, req_to_token(alone), [Request(slot=1, seq_len=1, data=0)])),
-        liveness=Liveness({"runner": runner}, graphs, others) if graphs else None,
     )
 
 
@@ -231,7 +225,6 @@ class Launches:
             for name, tensor in stage.family.metadata(stage.live, stage.runner, bs, self._given).items():
                 self._see(Recorded.METADATA, name, tensor)
         self._see_neutral(stage)
-        self._see_gone(stage, graph)
         self.made[-1].hold()
 
     def _planned(self, call: int, batch: Mapping[str, object], arguments: Mapping[str, Any]) -> None:
@@ -251,14 +244,6 @@ class Launches:
             self._neutral.add(stage.name)
             for name in stage.buffers:
                 self._see(Recorded.NEUTRAL, name, np.asarray(stage.neutral.get(name.removesuffix("_cpu"), 0)))
-
-    def _see_gone(self, stage: Stage, graph: Any) -> None:
-        """The inputs of a graph that sglang has let go of."""
-        if stage.liveness is None:
-            return
-        self._see(Recorded.LIVENESS, "inputs", len(graph.inputs))
-        for name, words in stage.liveness.gone(graph):
-            self._see(Recorded.LIVENESS, name, np.frombuffer(words.encode(), np.uint8))
 
     def _see(self, path: Recorded, name: str, value: object, rows: int = 0) -> None:
         self.made[-1].see(Recorded.ROUND_LAUNCH, self._name(path, name), value, rows=rows)

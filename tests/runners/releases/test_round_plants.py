@@ -12,7 +12,6 @@ from oracles import (
     kv_rows,
     leaks,
     lifetime,
-    liveness,
     logits,
     order,
     rounds,
@@ -95,14 +94,6 @@ PLANTS = {
         new="            pass\n",
         setup=CHAIN,
         seen_by=((slot0_padding.ORACLE, "padded rows of req_pool_indices"), (kv_indices.ORACLE, kv_indices.PADDED)),
-    ),
-    "lengths of the draft graph are bound anew": Plant(
-        file=DRAFT,
-        function=EXECUTE,
-        old="buffers.seq_lens.fill_(self.seq_len_fill_value)",
-        new="buffers.seq_lens = torch.full_like(buffers.seq_lens, self.seq_len_fill_value)",
-        setup=CHAIN,
-        seen_by=((liveness.ORACLE, "input captured in srt/model_executor/cuda_graph_buffer_registry.py fill_from"),),
     ),
     "the draft graph keeps old lengths": Plant(
         file=DRAFT,

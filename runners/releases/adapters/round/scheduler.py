@@ -136,13 +136,6 @@ def models(scheduler: Any) -> tuple[Any, Any]:
     return scheduler.tp_worker.model_runner.model, draft.draft_runner.model
 
 
-def workers(scheduler: Any) -> tuple[Any, ...]:
-    """The scheduler, its workers and their model runners, which hold all graph runners."""
-    target, worker = scheduler.tp_worker, scheduler.draft_worker
-    draft = worker.draft_worker
-    return scheduler, target, worker, draft, target.model_runner, draft.draft_runner
-
-
 def caches(scheduler: Any) -> dict[str, torch.Tensor]:
     """The tensors of both models' KV caches in their own type, which those of eight bits do not have by themselves, by
     whose they are; of layers with KV slots of their own, by SLIDING."""
