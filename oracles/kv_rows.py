@@ -55,7 +55,7 @@ def _wrong(
     for name in afresh:
         if name in OF_REQUESTS:
             continue
-        # Of sliding layers each has what its next token sees: the prefill, and a round, which may go past the text.
+        # A sliding layer keeps the rows that the next token sees. A round may end past the text.
         ends = max(int(afresh["lengths"][place]), int(values["new_seq_lens"][row]))
         first = max(0, ends - setup.window) if name.startswith(SLIDING) else 0
         got, want = values[name][row, first:length], afresh[name][place, first:length]

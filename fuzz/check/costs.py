@@ -18,7 +18,7 @@ class Cost:
     step: float
 
 
-# By runner: two backends of a runner differ less than two runs of the same session.
+# Two backends of a runner differ less than two runs of the same session.
 _RUNNERS: Mapping[str, Cost] = {
     "draft": Cost(0.52, 0.11),
     "decode": Cost(0.32, 0.04),

@@ -42,7 +42,7 @@ SPARE_SLOTS_MAX = 4
 TWO_SPLITS, SPLITS_OF_LONG = 2 * 32, (1, 8)
 # On or off by themselves; the others decide on what else is drawn.
 _SWITCHES = tuple(o for o in OPTIONS if o.is_switch and o.field not in ("deterministic", "rejection"))
-# Of so many setups whose draft model may be of other sizes than the target, the ones in which it is.
+# One in so many setups has a draft model of other sizes, where that is possible.
 DRAFTS_APART = 4
 # Draws of pages that a request can fill for each draw of any fitting page.
 FILLED = 3

@@ -74,7 +74,7 @@ class History:
             if fork and not apart:
                 behind = release
                 break
-            # Of several that leave at one place, the newest.
+            # Several may leave at one place: the newest counts.
             if fork and (not before or apart <= nearest):
                 before, nearest = release, apart
         if behind and _commit(self.top, f"v{behind}") == commit:

@@ -21,7 +21,7 @@ from runners.recording.observer import HarnessError
 from runners.releases.options import recurrent
 from runners.sessions import memory
 
-# In front of the kinds of states that graph and eager left with other bits, and of those that are kept.
+# Prefixes: of the kinds of states that graph and eager left with other bits, and of kept states.
 DIFFER, TRACKED = "differ.", "tracked "
 Path = Sequence[tuple[int, int]]  # down a tree, its tokens' numbers there and what they are
 

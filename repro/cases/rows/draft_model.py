@@ -5,7 +5,7 @@ from __future__ import annotations
 from repro.cases.families import family_facts
 from repro.cases.option import DRAFT, Need, Option
 
-# Of draft models whose sizes may be others than the target's.
+# Draft models may have other sizes than the target.
 _APART = (
     Need(lambda s, r, b: r.drafts_apart, "the {s.runner} runner has no draft model of other sizes"),
     Need(lambda s, r, b: not family_facts(s).own_drafts, "a next-token layer has its target's sizes"),

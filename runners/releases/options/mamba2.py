@@ -23,7 +23,7 @@ def mamba2(setup: Setup) -> dict[str, Any]:
         "n_groups": 2,
         "mamba_n_groups": 2,
         "conv_kernel": 4,
-        # Of a prefill; states are kept at no shorter distances.
+        # The chunk of a prefill: states are kept at no shorter distances.
         "chunk_size": 4,
         "mlp_hidden_act": "relu2",
         "use_conv_bias": True,

@@ -19,7 +19,7 @@ from runners.targets.environments import NotUsable
 MEMBER = "sgl_kernel/flash_ops.abi3.so"
 HOPPER = 90
 _FACTS = BACKEND_FACTS["fa3"]
-# Of values: those of ordinary attention, and the latent part, which is the value of latent attention.
+# Head dims of values: those of ordinary attention, and the width of latent attention's values.
 HEAD_DIMS = tuple(sorted({*_FACTS.drawn_head_dims, _FACTS.latent_dims[0]}))
 # How CUTLASS spells the dtypes that cases draw.
 _SPELT = {"float16": "6half_t", "bfloat16": "10bfloat16_t"}
