@@ -11,6 +11,7 @@ from repro.cases.case import Case
 from repro.shrinking.origin import writes
 from repro.suspects.statements import Does, plain, statements, tree, uses, words
 from repro.suspects.way import BUILD, CAPTURE, Function, Ran, Way, outer
+from repro.traces.paths import Recorded
 from repro.traces.trace import Trace
 
 BACKENDS, WORKERS = "sglang/srt/layers/attention/", "sglang/srt/speculative/"
@@ -104,6 +105,17 @@ class Clues:
                 if not caller[0].startswith(BACKENDS):
                     yield Suspect(caller, line, "it plans attention's metadata")
 
+    def slots_end_with_the_batch(self, step: int) -> bool:
+        """True if attention plans a padded batch with the KV slots of its real requests alone."""
+        real, planned = (self.trace.get(step, path, "out_cache_loc") for path in (Recorded.INPUT, Recorded.PLANNED))
+        return real is not None and planned is not None and 0 < planned.size <= real.size
+
+    def serves_several(self, function: Function) -> bool:
+        """True if several functions of its file call it, whether they ran or not."""
+        call = re.compile(rf"(?<!def )\b{re.escape(function[1].rpartition('.')[2])}\(")
+        numbered = enumerate(self.text(function[0]).splitlines(), start=1)
+        return len({self.at(function[0], number) for number, text in numbered if call.search(text)}) > 1
+
     def handing(self, writer: Suspect, phases: Collection[str], names: Collection[str]) -> Iterator[Suspect]:
         """The functions that have a writer write what it is given, where others use the same writer."""
         rans = {
@@ -112,7 +124,8 @@ class Clues:
         every = [ran for of_phase in rans.values() for ran in of_phase]
         further = self.names_at(writer.file, writer.line) - set(names)
         makes = {line for ran in every for line in self.uses(ran, further, (Does.ASSIGNS, Does.MAKES))} - {writer.line}
-        if makes or len({caller for ran in every for caller, _ in ran.callers}) < 2:
+        callers = {caller for ran in every for caller, _ in ran.callers}
+        if makes or not (len(callers) > 1 or self.serves_several(writer.function)):
             return
         for caller, line in (call for phase in phases for ran in rans.get(phase, ()) for call in ran.callers):
             yield Suspect(caller, line, f"it has {writer.function[1]} write this; that function also serves others")

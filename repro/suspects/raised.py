@@ -7,34 +7,60 @@ import re
 from collections.abc import Iterator, Sequence
 
 from repro.suspects.clues import BACKENDS, Clues, Suspect
-from repro.suspects.statements import Does, plain
+from repro.suspects.statements import Does, plain, tree
 from repro.suspects.way import BUILD, CAPTURE
 
 _FRAME = re.compile(r'/(sglang/\S+\.py)", line (\d+), in ')
 _SIZES = re.compile(r"\bsizes?\b|shape|dimension|out of (bounds|range)")
 _WORD = re.compile(r"\b[a-z]\w*_\w+\b")
+_ATTRIBUTE = re.compile(r"\b([A-Z]\w+)\.([a-z_]\w+)\b")
+_LACKS = re.compile(r"'([A-Z]\w+)' object has no attribute '\w+'")
 # The file of each backend that is driven by name.
 _FILES = {"triton": "triton_backend.py", "fa3": "flashattention_backend.py", "flashinfer": "flashinfer_backend.py"}
 
 
 def raised(clues: Clues) -> Iterator[Suspect]:
-    """Who made a backend that was not asked for; who made what has no room; who leaves out what is None; then the
-    frames, the innermost first."""
+    """Who made a backend that was not asked for; who sets what the message names; who made what has no room; who leaves
+    out what is None; then the frames, the innermost first."""
     ended = clues.trace.ended
     places = [(file, int(line)) for file, line in _FRAME.findall(ended.detail)]
     frames = [Suspect(clues.at(*place), place[1], "it ran when the run ended") for place in reversed(places)]
-    if any(isinstance(node, ast.Raise | ast.Assert) for node in clues.statements_at(frames[:1])):
-        # It refuses what it is given.
-        frames = [*frames[1:2], *frames[:1], *frames[2:]]
     last = ended.detail.strip().splitlines()[-1:] or [""]
-    message = last[0]
+    message, innermost = last[0], frames[:1]
     yield from _unasked(clues, frames)
-    if frames and _SIZES.search(message):
+    refuses = any(isinstance(node, ast.Raise | ast.Assert) for node in clues.statements_at(innermost))
+    of_size = bool(frames and _SIZES.search(message))
+    if refuses or (of_size and clues.serves_several(frames[0].function)):
+        # It refuses what it is given, or works for several.
+        frames = [*frames[1:2], *innermost, *frames[2:]]
+    if refuses:
+        yield from _stated(clues, message)
+    yield from _lacking(clues, message)
+    if of_size:
         yield from frames[:1]
-        yield from clues.makers(clues.names_at(frames[0].file, frames[0].line))
+        yield from clues.makers({name for frame in innermost for name in clues.names_at(frame.file, frame.line)})
     if "None" in message:
         yield from _absent(clues, frames, f"{ended.step} {ended.path}", message)
     yield from frames
+
+
+def _stated(clues: Clues, message: str) -> Iterator[Suspect]:
+    """Functions that set an attribute which sglang's own message names with its class."""
+    for owner, name in _ATTRIBUTE.findall(message):
+        does = (Does.MAKES, Does.ASSIGNS)
+        for suspect in clues.by_name((BUILD, CAPTURE), {plain(name)}, does, f"the message names {owner}.{name}"):
+            if suspect.function[1].partition(".")[0] == owner:
+                yield suspect
+
+
+def _lacking(clues: Clues, message: str) -> Iterator[Suspect]:
+    """The class of an object that has no such attribute."""
+    match = _LACKS.search(message)
+    files = {ran.file for rans in clues.way.phases.values() for ran in rans} if match else set()
+    for file in sorted(files):
+        for node in tree(clues.text(file)).body if match and f"class {match[1]}" in clues.text(file) else ():
+            if match and isinstance(node, ast.ClassDef) and node.name == match[1]:
+                yield Suspect((file, node.name), node.lineno, "its objects have no such attribute")
 
 
 def _unasked(clues: Clues, frames: Sequence[Suspect]) -> Iterator[Suspect]:

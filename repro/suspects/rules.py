@@ -64,6 +64,10 @@ def _stale(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
 def _planned(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     """A batch as attention's backend gets it: who makes that field, then who hands the batch over."""
     phases = clues.way.of_step(_step(verdict), "graph")
+    if verdict.where.endswith("backend"):
+        names = {"attn_backend", f"{clues.case.setup.runner}_attn_backend"}
+        setters = clues.by_name((BUILD,), names, (Does.ASSIGNS,), "it sets the attention backend of a model runner")
+        yield from (suspect for suspect in setters if suspect.file.startswith(WORKERS))
     does = (Does.ASSIGNS, Does.WRITES, Does.MAKES)
     for suspect in clues.by_name(phases, names_of(verdict, clues.case.setup), does, "it computes the planned values"):
         if not suspect.file.startswith(BACKENDS) and not _BATCHES.search(suspect.file):
@@ -72,8 +76,11 @@ def _planned(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
 
 
 def _plan(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
-    """A part of attention's metadata: who allocates it if it has no room, else who writes it."""
+    """A part of attention's metadata: who hands over too few KV slots for padded rows, who allocates it if it has no
+    room, else who writes it."""
     phases = clues.way.of_step(_step(verdict), "graph", "verify")
+    if "padded row" in verdict.where and clues.slots_end_with_the_batch(_step(verdict)):
+        yield from clues.planners(phases)
     names = names_of(verdict, clues.case.setup)
     if verdict.oracle == "kv_reads":
         names = {"kv_indices", "page_table"}
@@ -94,7 +101,8 @@ def _plan(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
 
 
 def _outside(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
-    """A kernel left its memory: who made the argument, who launches the kernel, and the kernel."""
+    """A kernel left its memory: who said that there is room, who made the argument, who launches the kernel, and the
+    kernel."""
     match = _OUTSIDE.match(verdict.where)
     if not match:
         return
@@ -107,6 +115,8 @@ def _outside(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
             for caller, line in ran.callers:
                 launchers.append(Suspect(caller, line, f"it launches {ran.short}"))
                 names |= clues.arguments(caller, line, ran, match[2])
+    guards = clues.ran(phases, r"^fits|_fits$|^has_room", "it said that there is room")
+    yield from (guard for guard in guards if any(name.replace("_", "") in guard.function[1].lower() for name in names))
     if match[1] == "store":
         yield from launchers
     makers = clues.by_name(phases, names, (Does.MAKES,), "it creates the kernel's argument")
@@ -172,7 +182,8 @@ def _output(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
         yield from clues.by_name(graph, names, (Does.STORES, Does.WRITES, Does.HANDS), "it writes the wrong output")
         for reader in clues.by_name(graph, names, (Does.ASSIGNS, Does.READS), "it uses the output"):
             yield from (reader, *clues.callers(reader.function, (CAPTURE, *graph), f"it calls {reader.function[1]}"))
-    words = features_of(verdict)
+    # Where KV alone is wrong, attention is right: it would show in the outputs.
+    words = [] if verdict.cell and verdict.cell.buffer == "kv" else features_of(verdict)
     if words and clues.case.setup.backend == "flashinfer":
         # Its kernels go by what they were planned with.
         yield from clues.ran((*graph, *eager), r"begin_forward|update_sliding", "it plans the kernels", within=BACKENDS)
@@ -189,7 +200,8 @@ def _by_feature(clues: Clues, phases: tuple[str, ...], words: list[str]) -> Iter
     """Functions of attention by the number of lines with one of these words that ran; kernels first."""
     counts: list[tuple[bool, int, Suspect]] = []
     for ran in clues.way.during(*phases) if words else ():
-        if ran.file.startswith((BACKENDS, f"{_KERNELS}ops/attention/")):
+        is_class = ran.function[1][:1].isupper() and "." not in ran.function[1]  # its body, as it is imported
+        if not is_class and ran.file.startswith((BACKENDS, f"{_KERNELS}ops/attention/")):
             lines = clues.text(ran.file).lower().splitlines()
             spoken = [n for n in ran.lines if n <= len(lines) and any(word in lines[n - 1] for word in words)]
             if spoken:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from repro.cases.case import Case, Request, Setup, Step
 from repro.shrinking.origin import FACT
 from repro.suspects.ranking import MOST, listed, suspects
 from repro.traces.finding import Cell, Status, Verdict
-from repro.traces.trace import PASSED, End, Termination, Trace
+from repro.traces.paths import Recorded
+from repro.traces.trace import PASSED, End, RecordedArray, Termination, Trace
 
 SETUP = Setup(runner="draft", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(2,), slots=3)
 CASE = Case(setup=SETUP, steps=(Step(requests=(Request(slot=1, seq_len=1, data=0),)),))
 RUNNER, BACKEND = "sglang/srt/speculative/runner.py", "sglang/srt/layers/attention/triton_backend.py"
+MODEL = "sglang/srt/model_executor/model_runner.py"
 OTHER = "sglang/srt/layers/attention/flashattention_backend.py"
 SOURCES = {
     RUNNER: """
@@ -29,6 +33,7 @@ class Runner:
     def __init__(self):
         self.positions = torch.zeros(8)
         self.backend = Backend()
+        self.attn_backend = self.backend
 
     def replay(self, batch):
         fill([self.positions, self.slots], [batch.positions, batch.slots])
@@ -41,7 +46,15 @@ class Runner:
     def can_run_graph(self, batch):
         return batch.size in self.graphs
 
+    def draft(self, model):
+        for _ in range(2):
+            model.forward()
+
+    def check(self, batch):
+        assert batch.size < 3, "no width of pages (Backend.page_size)"
+
     def write_extra(self, batch):
+        fill([self.extra], [batch.extra])
         self.extra[: batch.size] = batch.extra
 
 
@@ -55,7 +68,7 @@ def verify(batch):
     BACKEND: """
 class Backend:
     def __init__(self):
-        self.width = 16
+        self.width, self.page_size = 16, 1
 
     def init_cuda_graph_state(self):
         self.cuda_graph_kv_indices = torch.zeros(self.width)
@@ -70,12 +83,32 @@ class Backend:
         kv_indptr = self.kv_indptr
         kv_indptr[1:] = torch.cumsum(batch.lens)
 
+    def plan_draft(self, batch):
+        fill_lengths(self.draft_lengths, batch.lens)
+
+    def plan_verify(self, batch):
+        fill_lengths(self.verify_lengths, batch.lens)
+
     def forward(self, q):
         run_kernel[(1,)](q, self.cuda_graph_kv_indices)
 
 
 def run_kernel(q_ptr, kv_indices_ptr):
     tl.load(kv_indices_ptr)
+
+
+def fill_lengths(draft_lengths, lens):
+    draft_lengths[1:] = torch.cumsum(lens)
+
+
+class KvIndices:
+    def fits(self, size):
+        return size < self.room
+""",
+    MODEL: """
+class ModelRunner:
+    def forward(self):
+        pass
 """,
 }
 Called = tuple[str, str, str, Sequence[tuple[str, str, int]]]  # phase, file, function, callers with lines
@@ -124,6 +157,20 @@ WAY = ran(
     ("0 graph", RUNNER, "fill", [(RUNNER, "Runner.replay", line(RUNNER, "fill([self"))]),
     ("0 graph", RUNNER, "Runner.plan", [(RUNNER, "Runner.replay", line(RUNNER, "self.plan"))]),
     ("0 graph", BACKEND, "Backend.init_forward_metadata", [(RUNNER, "Runner.plan", line(RUNNER, "init_forward_meta"))]),
+)  # fmt: skip
+# What few runs go through.
+FURTHER = ran(
+    ("-1 build", BACKEND, "Backend.__init__", [(RUNNER, "Runner.__init__", line(RUNNER, "Backend()"))]),
+    ("-1 build", RUNNER, "Runner.__init__", ()),
+    ("-1 capture", BACKEND, "Backend.init_cuda_graph_state", ()),
+    ("0 graph", RUNNER, "Runner.plan", ()),
+    ("0 graph", BACKEND, "Backend.init_forward_metadata", [(RUNNER, "Runner.plan", line(RUNNER, "init_forward_meta"))]),
+    ("0 graph", BACKEND, "KvIndices.fits", ()),
+    ("0 graph", BACKEND, "fill_lengths", [(BACKEND, "Backend.plan_draft", line(BACKEND, "fill_lengths(self.d"))]),
+    ("0 eager", RUNNER, "Runner.draft", ()),
+    ("0 eager", MODEL, "ModelRunner.forward", [(RUNNER, "Runner.draft", line(RUNNER, "model.forward"))]),
+    ("0 graph", BACKEND, "Backend.forward", ()),
+    ("0 graph", BACKEND, "run_kernel", [(BACKEND, "Backend.forward", line(BACKEND, "run_kernel["))]),
 )  # fmt: skip
 FILLED = f"{RUNNER}:{line(RUNNER, 'copy_')} in fill"
 
@@ -201,6 +248,43 @@ def test_a_backend_that_was_not_asked_for_leads_to_who_made_it() -> None:
     way = ran(("-1 build", OTHER, "Backend.__init__", [(RUNNER, "Runner.__init__", 10)]))
     frame = f'  File "/x/{OTHER}", line {line(OTHER, "run_kernel[")}, in forward\nRuntimeError: no kernel'
     assert names(verdict("ended", "raised RuntimeError in capture"), trace({}, frame, way))[0] == "Runner.__init__"
+
+
+@pytest.mark.parametrize(
+    ("failure", "first"),
+    [
+        (verdict("planned", "planned with eager's backend", "backend"), "Runner.__init__"),
+        (verdict("memory", "load outside kv_indices_ptr in run_kernel", "x"), "KvIndices.fits"),
+        (verdict("metadata_shape", "length of a real row", "draft_lengths"), "Backend.plan_draft"),
+        (verdict("reference", "wrong values, window", "kv"), "Runner.draft"),
+    ],
+    ids=lambda value: value.where if isinstance(value, Verdict) else "",
+)
+def test_who_decides_comes_before_what_is_used_by_several(failure: Verdict, first: str) -> None:
+    assert names(failure, trace({}, way=FURTHER))[0] == first
+
+
+@pytest.mark.parametrize(("planned", "first"), [(2, "Runner.plan"), (4, "Backend.init_forward_metadata")])
+def test_a_padded_batch_that_is_planned_with_slots_of_real_requests_alone(planned: int, first: str) -> None:
+    sizes = {Recorded.INPUT: 2, Recorded.PLANNED: planned}
+    seen = [RecordedArray(step=0, path=path, name="out_cache_loc", array=np.zeros(n)) for path, n in sizes.items()]
+    failure = verdict("kv_indices", "segment of a padded row", "kv_indptr")
+    assert names(failure, replace(trace({}), seen=tuple(seen)))[0] == first
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "message", "first"),
+    [
+        ("check", "assert batch", "AssertionError: no width of pages (Backend.page_size)", "Backend.__init__"),
+        ("plan", "init_forward_m", "AttributeError: 'Backend' object has no attribute 'rows'", "Backend"),
+        ("fill", "copy_(", "RuntimeError: index 3 is out of bounds for dimension 1", "Runner.replay"),
+    ],
+)
+def test_a_message_says_where_to_look(function: str, text: str, message: str, first: str) -> None:
+    places = {"replay": line(RUNNER, "fill([self"), function: line(RUNNER, text)}
+    frames = [f'  File "/x/{RUNNER}", line {number}, in {name}\n' for name, number in places.items()]
+    failure = verdict("ended", "raised in graph")
+    assert names(failure, trace({}, "".join([*frames, message])))[0] == first
 
 
 def test_nobody_is_named_where_the_way_was_not_noted_or_no_source_is_there() -> None:
