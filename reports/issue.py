@@ -194,7 +194,7 @@ def _summary(material: Material) -> Iterator[str]:
     yield f"# {markdown(title(material))}"
     yield ""
     if material.bug:
-        yield markdown(material.bug.impact)
+        yield material.bug.impact
     fix = material.said("fix").removeprefix("not fixed: ")
     if fix:
         yield markdown(f"{fix[0].upper()}{fix[1:].rstrip('.')}.")
