@@ -33,6 +33,8 @@ CASES_MAX = 40
 FIRST, DRAWN = 3, 2
 # A long context, in which attention's loops over blocks of 512 tokens run twice.
 LONG = 640
+# The tokens behind the first that a served request asks for, some rounds of drafts; and iterations between arrivals.
+FURTHER, WAIT = 6, 2
 
 
 def plan(runner: str, backend: str, seeds: Iterable[Case] = (), count: int = CASES_MAX) -> list[Case]:
@@ -234,19 +236,24 @@ def written(setup: Setup) -> Iterator[Case]:
 
 
 def _step(setup: Setup, count: int, length: Sequence[int], first: int = 0, turn: int = 0) -> Step:
-    """So many requests in slots from this one on; their lengths in turn, their contents by the turn's number."""
+    """So many requests in slots from this one on; their lengths in turn, their contents by the turn's number. Served
+    ones ask for further tokens, so that rounds follow their prompts; those of a later turn arrive among these."""
     limit, most = seq_len_max(setup), accepted_max(setup)
+    serves = RUNNER_FACTS[setup.runner].serves
+    further = min(FURTHER, limit - 1) if serves else 0
     return Step(
         requests=tuple(
             Request(
                 slot=1 + (first + row) % setup.slots,
-                seq_len=min(limit, max(1, length[row % len(length)])),
+                seq_len=min(limit - further, max(1, length[row % len(length)])),
                 data=37 * (row + 1) + 101 * turn,
                 accepted=(row + turn) % (most + 1) if most else 0,
                 greedy=setup.rejection and (row + turn) % 3 == 1,
+                further=further,
             )
             for row in range(count)
-        )
+        ),
+        wait=WAIT if serves and turn else 0,
     )
 
 

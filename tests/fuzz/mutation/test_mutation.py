@@ -184,7 +184,10 @@ def test_each_runner_has_directed_cases(runner: str) -> None:
         assert not any(problems(case) for case in cases)
         first = cases[0]
         # The full bucket with everybody at the longest length, and then fewer.
-        assert {r.seq_len for r in first.steps[0].requests} == {seq_len_max(first.setup)}
+        assert {r.seq_len + r.further for r in first.steps[0].requests} == {seq_len_max(first.setup)}
+        # A prompt's first token needs no round.
+        further = [any(r.further for r in step.requests) for step in first.steps]
+        assert further == [RUNNER_FACTS[runner].serves] * len(first.steps)
         assert [len(step.requests) for step in first.steps][:2] == [first.setup.max_bs, 1]
         assert len({case.setup for case in cases}) == len(traced_cases(cases)) >= 3
         assert {case.setup for case in cases} >= set(setups(runner, backend)), "each setup has one"
