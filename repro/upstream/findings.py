@@ -31,7 +31,7 @@ THREADS = "https://github.com/sgl-project/sglang/pull/"  # of issues, too: GitHu
 SOURCES = "https://github.com/sgl-project/sglang/blob/"  # then a tag, and a path in the repository
 _TEXT_MAX = 800
 _REQUIRED = {"name", "symptom", "title", "impact", "releases", "cause", "seeds", "upstream"}
-_OF_UPSTREAM = {"words", "fixed_by", "fixed_in", "threads", "kin"}
+_OF_UPSTREAM = {"words", "introduced_by", "fixed_by", "fixed_in", "threads", "kin"}
 
 
 class BadFindings(ValueError):
@@ -44,6 +44,7 @@ class Upstream:
 
     searched: date
     words: str = ""  # what was searched for, where nothing was found
+    introduced_by: int = 0  # the merged pull request that brought it, as its history reads; 0 if that is not known
     fixed_by: int = 0  # the merged pull request
     fixed_in: str = ""  # the first release without the bug
     threads: tuple[str, ...] = ()  # "#NUMBER state"
@@ -122,19 +123,20 @@ def _row(part: str, value: object) -> PublishedBug:
 
 def _upstream(part: str, value: object) -> Upstream:
     fields = json_parts.as_fields(part, value, required={"searched"}, optional=_OF_UPSTREAM)
-    searched, number = fields["searched"], fields.get("fixed_by", 0)
+    searched, number, brought = fields["searched"], fields.get("fixed_by", 0), fields.get("introduced_by", 0)
     # A datetime is a date as well, and cannot be compared with one.
     if type(searched) is not date:
         raise json_parts.Refused(f"{part}.searched: expected a day, such as 2026-11-26")
     if not isinstance(number, int) or (number and "fixed_in" not in fields):
         raise json_parts.Refused(f"{part}.fixed_by: expected a number, and fixed_in beside it")
+    if not isinstance(brought, int):
+        raise json_parts.Refused(f"{part}.introduced_by: expected a number")
     texts = {
         name: json_parts.as_text(f"{part}.{name}", fields[name], _TEXT_MAX)
         for name in fields.keys() & {"words", "fixed_in", "kin"}
     }
-    upstream = Upstream(
-        searched=searched, fixed_by=number, threads=_texts(f"{part}.threads", fields.get("threads", [])), **texts
-    )
+    threads = _texts(f"{part}.threads", fields.get("threads", []))
+    upstream = Upstream(searched=searched, introduced_by=brought, fixed_by=number, threads=threads, **texts)
     for thread in upstream.threads:
         if not thread.startswith("#") or " " not in thread:
             raise json_parts.Refused(f"{part}.threads: expected #NUMBER and a state, not {json_parts.shown(thread)}")

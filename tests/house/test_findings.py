@@ -59,6 +59,7 @@ def test_an_upstream_says_its_status_and_day(upstream: str, text: str, tmp_path:
         (', words = "a graph"', "", "what was searched for?"),
         ('words = "a graph"', 'threads = ["26651 open"]', "expected #NUMBER and a state"),
         ('words = "a graph"', "fixed_by = 26651", "fixed_in beside it"),
+        ('words = "a graph"', 'introduced_by = "#1", words = "a graph"', "introduced_by: expected a number"),
         ('"slower"', '"sad"', "is not one of illegal memory access"),
         ('"<0.5.17"', '"<0.5.1"', "no adapted release"),
         ('"<0.5.17"', '"soon"', "soon"),
@@ -114,5 +115,5 @@ def test_no_page_claims_that_a_bug_is_unreported() -> None:
 
 def test_an_issue_text_says_what_is_known_upstream() -> None:
     text = issue(material(str(SEEDS / "decode-window-one-short.json"), [], None))
-    assert "### Known upstream\n\n- reported #32087 (closed unmerged), #34354 (closed), seen 2026-11-26" in text
+    assert "### Known upstream\n\n- reported #32087 (closed unmerged), #34354 (closed), seen 2026-11-27" in text
     assert "searched for: " in issue(material(str(SEEDS / "draft-rows-end-at-the-context.json"), [], None))

@@ -58,8 +58,9 @@ def _page(finding: PublishedBug) -> Iterator[str]:
     yield f"- **Releases:** {releases(finding)}"
     yield f"- **Upstream:** {_upstream(finding)}"
     yield from (f"- **Seen by** {_seen(seed, facts)}" for seed, facts in about.items())
-    if (FOLDER / finding.name / "issue.md").is_file():
-        yield f"- **For a report:** [text, script, patch and test]({finding.name}/issue.md)"
+    for seed in finding.seeds:
+        if (FOLDER / seed / "issue.md").is_file():
+            yield f"- **For a report:** [text, script, patch and test]({seed}/issue.md)"
     yield ""
     yield "## Cause"
     yield ""
@@ -84,6 +85,8 @@ def _upstream(finding: PublishedBug) -> str:
             parts.append(f"Reported in {linked(', '.join(upstream.threads))}.")
     if upstream.words:
         parts.append(f"Searched for: *{upstream.words}*.")
+    if upstream.introduced_by:
+        parts.append(f"Brought by [#{upstream.introduced_by}], as sglang's history reads; not bisected.")
     if upstream.kin:
         parts.append(f"Near it: {linked(upstream.kin)}.")
     return " ".join(parts)
@@ -138,9 +141,10 @@ These pages are made from `repro/findings.toml` by `python -m tests.tools.findin
 
 Each has the issue's text, a reproducer that needs sglang and torch alone, a candidate patch, the range that bisection
 found and a test in the form of sglang's suite. The reproducer's header says how often it was run, and on what.
-[docs/upstream.md](../upstream.md) has the commands that make one.
+[docs/upstream.md](../upstream.md) has the commands that make one. The text is `issue.md` in a folder of the finding's
+name, or of another seed of it; the finding's page has a link to it:
 
-{chr(10).join(f"- [{name}]({name}/issue.md)" for name in packages)}
+{", ".join(packages)}
 """
 
 
