@@ -1,6 +1,7 @@
 """Conditions on a setup, as texts: "sliding_window", "not swa", "topk > 1", "page_size == 1", "num_steps > adaptive".
 
-A name is sglang's, as in a case's file, or a field of Setup; each has the value that belongs to it.
+A name is sglang's, as in a case's file, or a field of Setup; each has the value that belongs to it. Or it is a fact of
+the setup's model family: "recurrent".
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from repro.cases.case import Setup
 from repro.cases.close_names import close_to
+from repro.cases.families import is_latent, is_recurrent
 from repro.cases.options import NAMED
 
 _CONDITION = re.compile(r"(?P<no>not )?(?P<left>\w+)|(?P<name>\w+) (?P<comparison>==|!=|<=|>=|<|>) (?P<right>\w+)")
@@ -26,6 +28,8 @@ _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
 }
 # The options that a condition may name, those with one value.
 _NAMED = {name: option for name, option in NAMED.items() if option.kind in (int, bool, str)}
+# Facts of a model family that a condition may name.
+FAMILY = {"latent": is_latent, "recurrent": is_recurrent}
 
 
 class BadCondition(ValueError):
@@ -38,6 +42,8 @@ def condition(text: str) -> Callable[[Setup], bool]:
     match = _CONDITION.fullmatch(text)
     if not match:
         raise BadCondition(f'{text!r} is no condition such as "window", "not swa" or "topk > 1"')
+    if fact := FAMILY.get(match["left"]):
+        return lambda setup: fact(setup) != bool(match["no"])
     if match["left"]:
         left, negative = _named(match["left"]), bool(match["no"])
         return lambda setup: bool(_value(setup, left)) != negative
@@ -54,12 +60,13 @@ def condition(text: str) -> Callable[[Setup], bool]:
 
 def names(text: str) -> tuple[str, ...]:
     """The fields of a setup that the condition reads."""
-    return tuple(_NAMED[word].field for word in re.findall(r"\w+", text) if word in _NAMED)
+    fields = {name: option.field for name, option in _NAMED.items()} | dict.fromkeys(FAMILY, "family")
+    return tuple(fields[word] for word in re.findall(r"\w+", text) if word in fields)
 
 
 def _named(name: str) -> str:
     if name not in _NAMED:
-        raise BadCondition(f"{name!r} is no option with one value{close_to(name, _NAMED)}")
+        raise BadCondition(f"{name!r} is no option with one value{close_to(name, [*_NAMED, *FAMILY])}")
     return name
 
 

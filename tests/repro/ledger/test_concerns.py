@@ -65,6 +65,14 @@ def test_a_bug_that_depends_on_what_is_not_said_says_on_what() -> None:
     assert by_name(override, "0.5.23")["decode-window-one-short"] == ()
 
 
+def test_a_bug_of_recurrent_models_depends_on_the_model() -> None:
+    name = "verify-one-token-as-padding"
+    flags = '--attention-backend triton --json-model-override-args \'{"model_type": "%s"}\''
+    assert by_name("--attention-backend triton", "0.5.13")[name] == ("the model is recurrent",)
+    assert by_name(flags % "qwen3_next", "0.5.13")[name] == ()
+    assert name not in by_name(flags % "deepseek_v3", "0.5.13")
+
+
 def test_eager_verifies_depend_on_a_batch_without_a_graph() -> None:
     flags = f"{BRANCHES} --speculative-eagle-topk 4 --attention-backend fa3 --enable-dp-attention"
     name = "verify-tree-indexes-behind-mask"

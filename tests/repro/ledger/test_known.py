@@ -80,6 +80,8 @@ def test_what_an_issue_explains(tmp_path: Path) -> None:
         ("num_steps > adaptive", {"adaptive": 2}),
         ("algorithm == EAGLE3", {"algorithm": "EAGLE3"}),
         ("algorithm != EAGLE", {"algorithm": "NEXTN"}),
+        ("latent", {"family": "deepseek_v3"}),
+        ("recurrent", {"family": "kimi_linear"}),
     ],
 )
 def test_a_condition_holds_of_the_setups_that_it_names(text: str, fits: dict[str, Any]) -> None:
@@ -106,6 +108,7 @@ def test_a_condition_holds_of_the_setups_that_it_names(text: str, fits: dict[str
             'setups = ["windows"]\nexplains = [',
             "issue 1.setups: 'windows' is no option with one value; did you",
         ),
+        ("explains = [", 'setups = ["recurent"]\nexplains = [', "did you mean recurrent"),
         ("explains = [", 'setups = ["topk>1"]\nexplains = [', "issue 1.setups: 'topk>1' is no condition such as"),
         ("explains = [", 'setups = ["capture_bs > 1"]\nexplains = [', "'capture_bs' is no option with one value"),
         ("explains = [", 'setups = ["algorithm > 1"]\nexplains = [', "algorithm cannot be compared so"),
