@@ -210,8 +210,12 @@ def meant(text: str) -> list[Target]:
     if not text.startswith(INSTALLED):
         return [Target.parse(text)]
     engine = Target.parse(text).engine
-    own = [one.release for one in own_environments()] if engine == "cuda" else []
-    releases = sorted({*own, *(one.release for one in installed())}, key=release_order) if engine in ENGINES else []
+    environments = [environment.release for environment in own_environments()] if engine == "cuda" else []
+    releases = (
+        sorted({*environments, *(environment.release for environment in installed())}, key=release_order)
+        if engine in ENGINES
+        else []
+    )
     if not releases:
         raise ValueError(f"target {text!r}: no such release is installed: python -m runners install {ADAPTED[-1]}")
     return [Target(release, engine) for release in releases]
@@ -220,18 +224,22 @@ def meant(text: str) -> list[Target]:
 def cuda_targets(config: pytest.Config) -> list[Target]:
     """The targets of the cuda engine that were asked for; all adapted releases if none was."""
     if CUDA_TARGETS not in config.stash:
-        asked = [target for target in targets(config) if target.engine == "cuda"]
+        named = [target for target in targets(config) if target.engine == "cuda"]
         every = [Target(release, "cuda") for release in ADAPTED]
-        config.stash[CUDA_TARGETS] = asked if config.getoption("--target") else every
+        config.stash[CUDA_TARGETS] = named if config.getoption("--target") else every
     return config.stash[CUDA_TARGETS]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    for fixture, asked in (("target", targets), ("cuda_target", cuda_targets)):
+    for fixture, listed in (("target", targets), ("cuda_target", cuda_targets)):
         if fixture in metafunc.fixturenames:
             parameters = [
-                pytest.param(one, id=str(one), marks=getattr(pytest.mark, one.engine) if one.engine in ENGINES else ())
-                for one in asked(metafunc.config)
+                pytest.param(
+                    target,
+                    id=str(target),
+                    marks=getattr(pytest.mark, target.engine) if target.engine in ENGINES else (),
+                )
+                for target in listed(metafunc.config)
             ]
             metafunc.parametrize(fixture, parameters, scope="session")
 
@@ -308,5 +316,5 @@ def pool(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     """A pool on the target, a real one, with one worker for all tests: importing a release takes seconds."""
     if target.engine == "toy":
         pytest.skip("drives sglang, which the toy is not")
-    with Pool(target, log=tmp_path_factory.mktemp("worker") / "log") as one:
-        yield one
+    with Pool(target, log=tmp_path_factory.mktemp("worker") / "log") as shared:
+        yield shared

@@ -60,12 +60,12 @@ def add_parser(commands: Commands) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The failure that is followed. words: for a person; form: for JSON. found: the release on which it was seen, empty
-    if that is not known. release, commit: up to so many runs there, which the first failure may end."""
+    """The failure that is followed. words: for a person; form: for JSON. origin: the release on which it was seen;
+    empty if that is not known. release, commit: up to so many runs there, which the first failure may end."""
 
     words: str
     form: Mapping[str, str]
-    found: str
+    origin: str
     release: Callable[[Target, int, bool], Sequence[Sighting]]
     commit: Callable[[History, str, int, bool], Sequence[Sighting]]
 
@@ -103,7 +103,7 @@ def _of_seed(options: argparse.Namespace, rig: Rig) -> Subject:
             return runs_of(rig, run, seed.case, failure, most, until_bad)
 
     form = {"oracle": failure.oracle, "where": failure.where}
-    return Subject(words=str(failure), form=form, found=found_on(seed), release=on_release, commit=on_commit)
+    return Subject(words=str(failure), form=form, origin=found_on(seed), release=on_release, commit=on_commit)
 
 
 def _of_command(options: argparse.Namespace, rig: Rig) -> Subject:
@@ -116,7 +116,7 @@ def _of_command(options: argparse.Namespace, rig: Rig) -> Subject:
         target = Target(str(past.go_to(commit, past.releases(commit)[0])), options.engine)
         return on_release(target, most, until_bad)
 
-    return Subject(words=str(command), form={"cmd": str(command)}, found="", release=on_release, commit=on_commit)
+    return Subject(words=str(command), form={"cmd": str(command)}, origin="", release=on_release, commit=on_commit)
 
 
 def wanted_of(seed: Seed) -> Wanted:
@@ -150,7 +150,7 @@ def _releases(options: argparse.Namespace, subject: Subject, rig: Rig) -> tuple[
         runs=options.runs,
         tries=options.tries,
     )
-    return search.go(subject.found if subject.found in usable else usable[-1]), candidates
+    return search.go(subject.origin if subject.origin in usable else usable[-1]), candidates
 
 
 def _between(options: argparse.Namespace, known: Sequence[str]) -> list[str]:

@@ -98,7 +98,7 @@ def session(channel: int, target: Target, kind: Kind) -> None:
     opened: RunCase | End | None = None
     built = False
     while (frame := receive(partial(read_exactly, channel))) is not None:
-        case, watch.asked = case_from_json(frame.head["case"]), frame.head["asked"]
+        case, watch.reference_steps = case_from_json(frame.head["case"]), frame.head["asked"]
         if frame.head["open"]:
             if built:
                 run_case = opened = None  # nothing here refers to the last setup while it is freed

@@ -13,9 +13,9 @@ from runners.recording.packed import PackedLayout
 class Watch(Protocol):
     """The receiving end of a run. Everything is sent at once, so that a crash leaves what was seen before it.
 
-    asked: the steps of the case in which the float64 reference is asked whatever comes of them; None: all of them."""
+    reference_steps: those in which the float64 reference is asked whatever comes of them; None: all of them."""
 
-    asked: Collection[int] | None = None
+    reference_steps: Collection[int] | None = None
 
     def at(self, step: int, path: str) -> None:
         """Say which path of which step runs next (step -1: building or capturing)."""

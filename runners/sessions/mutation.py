@@ -319,7 +319,7 @@ class Phases(Watch):
     """Hands everything on, and tells a listener what is under way."""
 
     def __init__(self, watch: Watch, listener: Callable[[int, str], None]) -> None:
-        self._watch, self._listener, self.asked = watch, listener, watch.asked
+        self._watch, self._listener, self.reference_steps = watch, listener, watch.reference_steps
 
     def at(self, step: int, path: str) -> None:
         self._listener(step, path)

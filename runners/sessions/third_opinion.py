@@ -44,7 +44,7 @@ def is_asked(watch: Watch, case: str, step: int) -> bool:
     """True if this step is held to the reference whatever comes of it. case: its digest."""
     if _DRAWN:
         return is_drawn(case, step, int(_DRAWN))
-    return watch.asked is None or step in watch.asked
+    return watch.reference_steps is None or step in watch.reference_steps
 
 
 def apart(

@@ -108,7 +108,7 @@ def _run_step(session: Session, watch: Watch, step: int, requests: tuple[Request
     after = session.kv.copy()
     if _differ(session.setup, graph, eager):
         _run_variants(session, watch, step, inputs, before)
-    elif watch.asked is None or step in watch.asked:
+    elif watch.reference_steps is None or step in watch.reference_steps:
         _see(watch, step, Recorded.REFERENCE, _reference(session, inputs, before, after))
     session.kv[...] = after
 

@@ -23,7 +23,7 @@ class Variant:
     path: str
     names: tuple[str, ...]
     change: Change
-    wanted: frozenset[Status] = frozenset({Status.FAIL})
+    statuses: frozenset[Status] = frozenset({Status.FAIL})
 
     def of(self, case: Case, trace: Trace) -> Trace | None:
         """The trace with one array changed; None if it has none such."""
@@ -119,7 +119,7 @@ def _variants() -> Iterator[Variant]:
     yield _of("staged", real_row, "launch", "seq_lens")
     yield _of("staged", real_row, "launch", "req_pool_indices")
     # What a session records more where the two differ, by which rounding noise is told from a bug, is not there.
-    yield replace(_of("graph_equals_eager", output, "graph"), wanted=frozenset({Status.FAIL, Status.UNKNOWN}))
+    yield replace(_of("graph_equals_eager", output, "graph"), statuses=frozenset({Status.FAIL, Status.UNKNOWN}))
     yield _of("kv_writes", foreign_slot, "graph", "kv_slots")
     yield _of("kv_indices", first_entry, "metadata", "kv_indices")
     yield _of("kv_indices", first_entry, "metadata", "window_kv_indices")
@@ -130,7 +130,7 @@ def _variants() -> Iterator[Variant]:
     yield _of("tree_mask", flipped, "metadata", "custom_mask")
     yield _of("kv_moves", foreign_target, "verify", "targets")
     # How far its logit lies behind the best one is not there, by which a tie is told from a bug.
-    yield replace(_of("text", first_entry, "served", "tokens"), wanted=frozenset({Status.FAIL, Status.UNKNOWN}))
+    yield replace(_of("text", first_entry, "served", "tokens"), statuses=frozenset({Status.FAIL, Status.UNKNOWN}))
     yield _of("progress", none, "served", "ended")
     yield _of("metadata_once", first_entry, "padding", "requests")
     yield _of("metadata_once", first_entry, "attention", "planned_tokens")

@@ -67,7 +67,7 @@ class World:
     ran: list[Case] = field(default_factory=list)
     session: list[Case] = field(default_factory=list)  # what the session of the last run has run, that one the last
     kept: list[Finding] = field(default_factory=list)
-    told: list[Progress] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
     now: float = 100.0
     fresh: bool = False
     ended: bool = False  # whether the session has
@@ -111,7 +111,7 @@ class World:
             judge=self.judge,
             overall=worst,
             keep=self.keep,
-            tell=self.told.append,
+            tell=self.progress.append,
             clock=lambda: self.now,
             history=lambda: tuple(self.session[:-1]),
         )

@@ -18,7 +18,7 @@ World = Callable[[Target, Case], tuple[Trace, Sequence[Verdict]]]
 
 def rig(
     world: World,
-    said: list[str] | None = None,
+    lines: list[str] | None = None,
     *,
     releases: Sequence[str] = (),
     source: Path = Path(),
@@ -58,5 +58,5 @@ def rig(
         alone=lambda target: (Path(sys.executable), {"PYTHONPATH": target.sglang}),
         patience=120.0,
         named=str,
-        tell=(said if said is not None else []).append,
+        tell=(lines if lines is not None else []).append,
     )

@@ -118,11 +118,11 @@ def campaign(target: Target = BUGGY, findings: tuple[CampaignFinding, ...] = (),
     )
 
 
-def stale_replays(found: CampaignFinding) -> tuple[Replay, ...]:
+def stale_replays(finding: CampaignFinding) -> tuple[Replay, ...]:
     def replay(target: str, status: Status, failed: int, line: str) -> Replay:
         return Replay(
-            seed=found.seed,
-            fingerprint=found.fingerprint,
+            seed=finding.seed,
+            fingerprint=finding.fingerprint,
             target=target,
             status=status,
             failed=failed,

@@ -55,7 +55,7 @@ def fix_row(run: str, **other: Any) -> FixRow:
     return FixRow(**({"run": run} | row | defaults | other))
 
 
-def write_for_ever(path: Path, number: int, told: Connection, stderr: Path) -> None:
+def write_for_ever(path: Path, number: int, pipe: Connection, stderr: Path) -> None:
     """Open, begin, and store rows of all kinds; each finding is told of once its call has returned. stderr: the file
     in which this process leaves what it has to say about an early end."""
     with stderr.open("wb") as file:
@@ -69,4 +69,4 @@ def write_for_ever(path: Path, number: int, told: Connection, stderr: Path) -> N
             ledger.check(check_row(run))
             fingerprint = f"{number}-{count}"
             ledger.finding(finding_row(run, fingerprint, detail="x" * chance.randrange(20_000)))
-            told.send(fingerprint)
+            pipe.send(fingerprint)

@@ -41,7 +41,7 @@ def test_clean_target() -> None:
     assert done.facts == {"engine": "fake"}
     assert sum(covered.count for covered in done.transitions) == done.replays
     assert len(done.transitions) + len(done.transitions_missing) == done.transitions_possible
-    assert [progress.cases for progress in world.told] == list(range(41))
+    assert [progress.cases for progress in world.progress] == list(range(41))
 
 
 def test_same_seed_same_cases_whatever_the_target_answers() -> None:
@@ -67,17 +67,17 @@ def test_order_keep_check_shrink_confirm_keep() -> None:
     middle = world.log[first + 2 : -4]
     assert set(middle) == {"run", "keep"}
     assert middle[:1] == ["run"]
-    found = done.findings[0]
+    finding = done.findings[0]
     assert done.stopped == "first finding"
-    assert (found.failed, found.tried, found.oracle, found.where) == (3, 3, "oracle", "here")
-    assert (found.fingerprint, found.cell) == (FAIL.fingerprint, FAIL.cell)
-    assert found.seed == f"{FAIL.fingerprint}.json"
-    assert found.shrink_runs == middle.count("run")
-    assert found.case == world.kept[-1].case
+    assert (finding.failed, finding.tried, finding.oracle, finding.where) == (3, 3, "oracle", "here")
+    assert (finding.fingerprint, finding.cell) == (FAIL.fingerprint, FAIL.cell)
+    assert finding.seed == f"{FAIL.fingerprint}.json"
+    assert finding.shrink_runs == middle.count("run")
+    assert finding.case == world.kept[-1].case
     # The first time counts, though the finding was put again and again.
-    assert found.at_seconds == pytest.approx(0.1 * found.at_case)
-    assert found.done_seconds > found.at_seconds
-    assert [len(step.requests) for step in found.case.steps] == [2, 1]
+    assert finding.at_seconds == pytest.approx(0.1 * finding.at_case)
+    assert finding.done_seconds > finding.at_seconds
+    assert [len(step.requests) for step in finding.case.steps] == [2, 1]
     sizes = [sum(len(step.requests) for step in finding.case.steps) for finding in world.kept]
     assert sizes == sorted(sizes, reverse=True)
 

@@ -141,7 +141,7 @@ def test_what_no_release_here_can_show_is_not_possible_and_no_failure(newest: st
 
 
 @pytest.mark.parametrize(
-    ("planned", "said"),
+    ("planned", "reasons"),
     [
         ({"buggy_staged": PASSED}, {"buggy": "staged does not fail: PASS"}),
         # Another oracle's failure shows another bug, or nothing of this one.
@@ -158,9 +158,9 @@ def test_what_no_release_here_can_show_is_not_possible_and_no_failure(newest: st
         ),
     ],
 )
-def test_a_fix_does_not_hold(planned: dict[str, Result], said: dict[str, str]) -> None:
+def test_a_fix_does_not_hold(planned: dict[str, Result], reasons: dict[str, str]) -> None:
     done = World(**planned).prove(rows())
-    assert problems(done[0]) == said
+    assert problems(done[0]) == reasons
     assert done[1].holds
     assert (done[0].exit_code, exit_code(done)) == (1, 1)
 

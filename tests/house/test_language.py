@@ -63,7 +63,7 @@ def long_functions(text: str) -> Iterator[int]:
 # How often each rule is broken: a number goes down with each sentence that is mended, and never up.
 COUNTS: dict[Check, dict[str, int]] = {
     relative_clauses: {"fuzz": 0, "oracles": 0, "reports": 0, "repro": 0, "runners": 0, "tests": 0},
-    names_without_a_noun: {"fuzz": 0, "oracles": 0, "reports": 0, "repro": 1, "runners": 6, "tests": 44},
+    names_without_a_noun: {"fuzz": 0, "oracles": 0, "reports": 0, "repro": 0, "runners": 4, "tests": 0},
     banners: {"fuzz": 0, "oracles": 0, "reports": 0, "repro": 0, "runners": 0, "tests": 0},
     long_functions: {"fuzz": 0, "oracles": 0, "reports": 0, "repro": 0, "runners": 0, "tests": 0},
 }

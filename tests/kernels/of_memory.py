@@ -15,7 +15,7 @@ ATOMICS = ("atomic_add", "atomic_max", "atomic_min", "atomic_xchg", "atomic_and"
 
 
 @triton.jit
-def pointers(x_ptr, out_ptr, name, stride, one, small: tl.constexpr, N: tl.constexpr):
+def pointers(x_ptr, out_ptr, name, stride, offset, small: tl.constexpr, N: tl.constexpr):
     at = tl.arange(0, N)
     far = at.to(tl.int64)
     middle = x_ptr + N
@@ -25,12 +25,12 @@ def pointers(x_ptr, out_ptr, name, stride, one, small: tl.constexpr, N: tl.const
     attempt(f"{name} far", lambda: tl.load(x_ptr + far * stride))
     attempt(f"{name} far negative", lambda: tl.load(middle + -far))
     attempt(f"{name} added left", lambda: tl.load(at + x_ptr))
-    attempt(f"{name} argument", lambda: tl.load(x_ptr + one + at))
-    attempt(f"{name} scalar", lambda: tl.load(x_ptr + one))
+    attempt(f"{name} argument", lambda: tl.load(x_ptr + offset + at))
+    attempt(f"{name} scalar", lambda: tl.load(x_ptr + offset))
     attempt(f"{name} scalar of a block", lambda: tl.load(x_ptr + tl.sum(at, axis=0) // 4))
     grid = x_ptr + at[:, None] * stride + tl.arange(0, 2)[None, :]
     attempt(f"{name} grid", lambda: tl.load(grid))
-    attempt(f"{name} grid moved", lambda: tl.load(grid + one + small))
+    attempt(f"{name} grid moved", lambda: tl.load(grid + offset + small))
     attempt(f"{name} rows", lambda: tl.load(x_ptr + at[:, None] + tl.zeros((1, 2), tl.int32)))
     block = x_ptr + at
     block += 2
@@ -38,16 +38,17 @@ def pointers(x_ptr, out_ptr, name, stride, one, small: tl.constexpr, N: tl.const
     block += at
     attempt(f"{name} moved by a block", lambda: tl.load(block))
     attempt(f"{name} masked", lambda: tl.load(block, mask=at < 3, other=0))
-    attempt(f"{name} masked by a scalar", lambda: tl.load(block, mask=one < 0, other=7))
+    attempt(f"{name} masked by a scalar", lambda: tl.load(block, mask=offset < 0, other=7))
     attempt(f"{name} masked with a block", lambda: tl.load(block, mask=at % 2 == 0, other=tl.load(x_ptr + at)))
     attempt(
-        f"{name} masked grid", lambda: tl.load(grid, mask=(at < 2)[:, None] & (tl.arange(0, 2) < one)[None, :], other=1)
+        f"{name} masked grid",
+        lambda: tl.load(grid, mask=(at < 2)[:, None] & (tl.arange(0, 2) < offset)[None, :], other=1),
     )
     attempt(f"{name} address", lambda: (x_ptr + at).to(tl.int64) - x_ptr.to(tl.int64))
-    attempt(f"{name} compared", lambda: (x_ptr + at) == (x_ptr + one))
+    attempt(f"{name} compared", lambda: (x_ptr + at) == (x_ptr + offset))
     tl.store(out_ptr + at, tl.load(x_ptr + at) + small)
     tl.store(out_ptr + N + at, tl.load(x_ptr + at), mask=at > 4)
-    tl.store(out_ptr + 2 * N + one, tl.load(x_ptr))
+    tl.store(out_ptr + 2 * N + offset, tl.load(x_ptr))
     tl.store(out_ptr + 3 * N + at, 2)
     tl.store(out_ptr + 4 * N + at // 2, tl.load(x_ptr + at), mask=at != 1)
     tl.store(out_ptr + 5 * N + far[:, None] * 2 + tl.arange(0, 2)[None, :], tl.load(x_ptr + at)[:, None])

@@ -27,10 +27,10 @@ def fill(pointer, first, mask_from, SIZE: tl.constexpr):
 
 
 @triton.jit
-def fill_both(one, other, SIZE: tl.constexpr):
+def fill_both(first, second, SIZE: tl.constexpr):
     offsets = tl.arange(0, SIZE)
-    tl.store(one + offsets, offsets)
-    tl.store(other + offsets, offsets)
+    tl.store(first + offsets, offsets)
+    tl.store(second + offsets, offsets)
 
 
 @triton.jit

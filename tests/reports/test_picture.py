@@ -67,7 +67,7 @@ def test_every_row_is_drawn_or_folded_once(buckets: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "marks", "said"),
+    ("cell", "marks", "label_text"),
     [
         (Cell(step=1, buffer="kv_indices", row=1, column=37, got="9", want="1"), 1, "column 37"),
         (Cell(step=1, buffer="kv_indices guard", row=0, column=37, got="9", want="1"), 1, "guard, entry 37"),
@@ -81,10 +81,10 @@ def test_every_row_is_drawn_or_folded_once(buckets: tuple[int, ...]) -> None:
         (None, 0, "slot 1, length 1"),
     ],
 )
-def test_wrong_cell_is_marked_where_there_is_a_place_for_it(cell: Cell | None, marks: int, said: str) -> None:
+def test_wrong_cell_is_marked_where_there_is_a_place_for_it(cell: Cell | None, marks: int, label_text: str) -> None:
     before, panel = picture.draw(stale_case(), cell)
     assert sum(box.kind == "wrong" for box in panel.boxes) == marks
-    assert said in [label.text for label in panel.labels]
+    assert label_text in [label.text for label in panel.labels]
     assert not [box for box in before.boxes if box.kind == "wrong"]
 
 

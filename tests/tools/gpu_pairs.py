@@ -65,10 +65,10 @@ class Cell(NamedTuple):
     what: str = ""
 
 
-def measured(seats: Seats, until: float, target: str, openings: str, out: Path, asked: tuple[str, str, str]) -> Cell:
+def measured(seats: Seats, until: float, target: str, openings: str, out: Path, subject: tuple[str, str, str]) -> Cell:
     """The time of the openings of a runner, a backend and a column."""
-    runner, backend, column = asked
-    folder = (out / "-".join(asked).replace(" ", "-")).absolute()
+    runner, backend, column = subject
+    folder = (out / "-".join(subject).replace(" ", "-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     drawn = [target, openings, str(folder), "--runner", runner, "--backend", backend]
     command = [sys.executable, "-m", "tests.tools.openings", *drawn, *COLUMNS[column]]

@@ -48,7 +48,7 @@ class PartResult:
 
     row: Row
     right: bool
-    said: str
+    words: str
     seconds: float
     processor: float = 0.0
 
@@ -188,7 +188,7 @@ def run(row: Row, out: Path, ends: float) -> PartResult:
     start, before = time.monotonic(), processor_seconds()
     left = ends - start
     if left < 5:
-        return PartResult(row=row, right=False, said="not run: no time left", seconds=0.0)
+        return PartResult(row=row, right=False, words="not run: no time left", seconds=0.0)
     # One thread each: N processes share N cores.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
     try:
@@ -207,7 +207,7 @@ def run(row: Row, out: Path, ends: float) -> PartResult:
         f"{'ok ' if right else 'NOT'} {row.part} {row.name} {seconds:.0f} s, {processor:.0f} s of processor: {reason}",
         flush=True,
     )
-    return PartResult(row=row, right=right, said=reason, seconds=seconds, processor=processor)
+    return PartResult(row=row, right=right, words=reason, seconds=seconds, processor=processor)
 
 
 def processor_seconds() -> float:
@@ -220,7 +220,7 @@ def table(done: Sequence[PartResult]) -> Iterator[str]:
     yield "| part | seed or release | right | s | processor s | seen |"
     yield "|---|---|---|---|---|---|"
     for result in done:
-        reason = result.said.replace("|", "\\|")[:300]
+        reason = result.words.replace("|", "\\|")[:300]
         took = f"{result.seconds:.0f} | {result.processor:.0f}"
         yield f"| {result.row.part} | {result.row.name} | {'yes' if result.right else 'NO'} | {took} | {reason} |"
 

@@ -24,7 +24,7 @@ def read_behind(question: Question) -> list[Read]:
     return [
         Read(
             old=question.table[request.slot, : request.seq_len],
-            own=question.table[request.slot, request.seq_len : request.seq_len + width],
+            new=question.table[request.slot, request.seq_len : request.seq_len + width],
             positions=request.seq_len + torch.arange(width),
             sees=torch.ones(width, width, dtype=torch.bool).tril(),
         )

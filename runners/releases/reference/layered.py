@@ -83,7 +83,7 @@ def _behind(question: Question, row: int, layer: int, width: int) -> Read:
     slots = question.table[request.slot]
     return Read(
         old=slots[: max(0, request.seq_len - layer)],
-        own=np.where(places >= 0, slots[np.maximum(places, 0)], 0),
+        new=np.where(places >= 0, slots[np.maximum(places, 0)], 0),
         positions=torch.from_numpy(np.maximum(places, 0)),
         sees=torch.ones(len(places), len(places), dtype=torch.bool).tril(),
     )

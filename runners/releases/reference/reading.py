@@ -15,12 +15,12 @@ from runners.releases.reference.question import Answer, Question
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """One request's tokens of a call, [n] of them. old: the KV slots of the tokens before them, in their order. own:
+    """One request's tokens of a call, [n] of them. old: the KV slots of the tokens before them, in their order. new:
     the slots of the call's tokens. positions: of the call's tokens. sees: which of the call's tokens each of them
     attends to, bool [n, n]."""
 
     old: Ints
-    own: Ints
+    new: Ints
     positions: torch.Tensor
     sees: torch.Tensor
 
@@ -53,7 +53,7 @@ def attending(
         cached = scores.cached.behind(tensors_before)
         outputs, start = [], 0
         for row, read in enumerate(reads):
-            span = slice(start, start + len(read.own))
+            span = slice(start, start + len(read.new))
             start = span.stop
             old_keys, old_values = cached.rows(question, read.old, values.shape[-1])
             seen = op.Attended(
@@ -67,7 +67,7 @@ def attending(
                 op.attention(question.by, queries[:, span], seen, scores.scaling, scores.logit_cap, scores.sinks)
             )
             rows = cached.written(keys[:, span], values[:, span])
-            answer.wrote(read.own, rows, None if known is None else known[row].expand(len(read.own)))
+            answer.wrote(read.new, rows, None if known is None else known[row].expand(len(read.new)))
         return torch.cat(outputs, dim=1)
 
     return attend

@@ -26,7 +26,7 @@ def decode(live: Live) -> Reference | None:
         reads = [
             Read(
                 old=question.table[request.slot, : request.seq_len - 1],
-                own=question.table[request.slot, request.seq_len - 1 : request.seq_len],
+                new=question.table[request.slot, request.seq_len - 1 : request.seq_len],
                 positions=torch.tensor([request.seq_len - 1]),
                 sees=torch.ones(1, 1, dtype=torch.bool),
             )
@@ -77,7 +77,7 @@ def _verified(
             reads.append(
                 Read(
                     old=slots[: request.seq_len],
-                    own=slots[request.seq_len : request.seq_len + setup.num_draft_tokens],
+                    new=slots[request.seq_len : request.seq_len + setup.num_draft_tokens],
                     positions=request.seq_len + sees.sum(dim=1) - 1,
                     sees=sees,
                 )

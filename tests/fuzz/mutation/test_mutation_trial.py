@@ -230,16 +230,16 @@ def test_an_unexplained_survivor_makes_it_red_and_a_reason_green(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [MUTANT.id, "x.py:2", "speculative/x.py"])
-def test_only_those_that_are_asked_for(tmp_path: Path, asked: str) -> None:
+@pytest.mark.parametrize("place", [MUTANT.id, "x.py:2", "speculative/x.py"])
+def test_only_those_that_are_asked_for(tmp_path: Path, place: str) -> None:
     (tmp_path / FILE).parent.mkdir(parents=True)
     (tmp_path / FILE).write_text(SOURCE)
     tools = Tools(sessions=opened, judge=judge, sources=lambda target: tmp_path, processor_seconds=time.process_time)
-    mutate(command(tmp_path, only=[asked]), tools)
+    mutate(command(tmp_path, only=[place]), tools)
     record = json.loads((tmp_path / "out.json").read_text())
-    assert len(record["mutants"]) == (1 if asked == MUTANT.id else 3)
+    assert len(record["mutants"]) == (1 if place == MUTANT.id else 3)
     with pytest.raises(BadInput, match=r"only y\.py: no mutant"):
-        mutate(command(tmp_path, only=[asked, "y.py"]), tools)
+        mutate(command(tmp_path, only=[place, "y.py"]), tools)
 
 
 class Slow(Sessions):

@@ -80,7 +80,7 @@ def test_a_seed_need_not_say_anything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expect", "said"),
+    ("expect", "reason"),
     [
         ("pass", "about.expect: expected an object of release ranges"),
         ({"<0.5.13": "pass", ">0.5.1": "pass"}, "'<0.5.13' and '>0.5.1' both speak of 0.5.12"),
@@ -96,7 +96,7 @@ def test_a_seed_need_not_say_anything() -> None:
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_by_name(expect: Any, said: str) -> None:
+def test_what_makes_no_sense_is_refused_by_name(expect: Any, reason: str) -> None:
     with pytest.raises(BadSeed) as refused:
         expected({"expect": expect}, "0.5.12")
-    assert said in str(refused.value)
+    assert reason in str(refused.value)

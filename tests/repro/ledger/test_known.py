@@ -90,7 +90,7 @@ def test_a_condition_holds_of_the_setups_that_it_names(text: str, fits: dict[str
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "reason"),
     [
         ("expires = 2027-06-01", "", "issue 1: expires is missing"),
         ("expires = 2027-06-01", 'expires = "soon"', "issue 1.expires: expected a day"),
@@ -116,11 +116,11 @@ def test_a_condition_holds_of_the_setups_that_it_names(text: str, fits: dict[str
         ("title", "title title", "Expected"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(old: str, new: str, said: str, tmp_path: Path) -> None:
+def test_what_makes_no_sense_is_refused_by_name(old: str, new: str, reason: str, tmp_path: Path) -> None:
     good = ISSUE.replace('"0.5.13 /cuda"', '"==0.5.13 /cuda"') if "0.5.13 /" not in old else ISSUE
     with pytest.raises(BadIssues) as raised:
         issues(tmp_path, good.replace(old, new))
-    assert said in str(raised.value) and str(raised.value).startswith(str(tmp_path)) and "\n" not in str(raised.value)
+    assert reason in str(raised.value) and str(raised.value).startswith(str(tmp_path)) and "\n" not in str(raised.value)
 
 
 def test_no_file_and_no_issues(tmp_path: Path) -> None:

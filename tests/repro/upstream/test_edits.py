@@ -89,7 +89,7 @@ def test_ends_of_lines_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "reason"),
     [
         (edit("Runner.replay", "self.gone.zero_()"), "'self.gone.zero_()' is 0 times in Runner.replay, expected 1"),
         (edit("Other.replay", "self.rows.zero_()"), "'self.rows.zero_()' is 2 times in Other.replay, expected 1"),
@@ -99,10 +99,10 @@ def test_ends_of_lines_stay() -> None:
         (edit("late", "x = 1", "return ("), "not valid Python after the edit, line"),
     ],
 )
-def test_a_place_that_is_not_as_expected_is_refused(wrong: Edit, said: str) -> None:
+def test_a_place_that_is_not_as_expected_is_refused(wrong: Edit, reason: str) -> None:
     with pytest.raises(EditNotFound) as refused:
         edited(TEXT, [wrong])
-    assert str(refused.value).startswith(f"sglang/x.py: {said}")
+    assert str(refused.value).startswith(f"sglang/x.py: {reason}")
     assert "\n" not in str(refused.value)
 
 

@@ -28,10 +28,12 @@ COPY, FILL = "sglang/srt/runner.py:12 in replay", "sglang/srt/runner.py:9 in rep
 
 
 def trace(
-    writes: Mapping[int, list[tuple[str, int, int, str]]], held: tuple[list[int], list[int]] = ([1, 3], [1, 3])
+    writes: Mapping[int, list[tuple[str, int, int, str]]], slots: tuple[list[int], list[int]] = ([1, 3], [1, 3])
 ) -> Trace:
     """Two calls, of two requests and of one, that launched with these slots."""
-    seen = [RecordedArray(step=n, path="launch", name="slots", array=np.array(values)) for n, values in enumerate(held)]
+    seen = [
+        RecordedArray(step=n, path="launch", name="slots", array=np.array(values)) for n, values in enumerate(slots)
+    ]
     seen += [
         RecordedArray(step=n, path="launch", name="raw_bs", array=np.array(count)) for n, count in enumerate((2, 1))
     ]

@@ -36,7 +36,7 @@ ONE = CandidatePatch(
 
 
 @pytest.mark.parametrize(
-    ("published", "repaired", "said", "code"),
+    ("published", "repaired", "reason", "code"),
     [
         (PUBLISHED, PASSED, "", 0),
         (PUBLISHED, BY_ANOTHER, "", 0),
@@ -49,9 +49,9 @@ ONE = CandidatePatch(
     ],
 )
 def test_a_repair_is_shown_by_a_failure_that_goes_away(
-    published: Result, repaired: Result, said: str, code: int
+    published: Result, repaired: Result, reason: str, code: int
 ) -> None:
-    assert problem(published, repaired) == said
+    assert problem(published, repaired) == reason
     assert exit_code(published, repaired) == code
 
 

@@ -270,7 +270,7 @@ def test_a_candidate_patch_gives_the_files_that_it_changes(tmp_path: Path, monke
 
 
 def handed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, *more: str, tries: int = 2) -> int:
-    monkeypatch.setattr(command, "script", lambda name, seed, wanted, releases, checked="": f"{text}\n# {checked}\n")
+    monkeypatch.setattr(command, "script", lambda name, seed, failure, releases, checked="": f"{text}\n# {checked}\n")
     monkeypatch.setattr(command, "upstream_test", lambda *arguments, **more: text)
     monkeypatch.setattr(command, "with_helper", lambda rig, target: target)
     arguments = [*more, str(SEEDS / "pr26292-decode.json"), "--target", "0.5.12.post1/emulated", "--tries", str(tries)]

@@ -217,18 +217,18 @@ def test_each_row_is_recorded_by_some_runner(pool: Pool) -> None:
     assert recorded & {*MOVES}
 
 
-def is_launched(trace: Trace, number: int, asked: Step, bucket: int, max_bs: int) -> None:
+def is_launched(trace: Trace, number: int, step: Step, bucket: int, max_bs: int) -> None:
     """The launch is that of the batch, and each of its buffers has a row a request and something to be held to."""
-    count = len(asked.requests)
+    count = len(step.requests)
     launch, inputs = trace.path(number, "launch"), trace.path(number, "input")
     assert (int(launch["raw_bs"]), int(launch["bs"])) == (count, bucket)
     buffers = {name: array for name, array in launch.items() if name not in ("raw_bs", "bs")}
     assert buffers.keys() >= {"seq_lens", "req_pool_indices"}
     assert {len(array) for array in buffers.values()} == {max_bs}
     assert buffers.keys() <= trace.path(-1, "neutral").keys()
-    assert inputs["req_pool_indices"].reshape(count, -1)[:, 0].tolist() == [request.slot for request in asked.requests]
+    assert inputs["req_pool_indices"].reshape(count, -1)[:, 0].tolist() == [request.slot for request in step.requests]
     # Where requests are extended, their lengths count the new tokens as well.
-    more = inputs["seq_lens"].reshape(count, -1)[:, 0] - [request.seq_len for request in asked.requests]
+    more = inputs["seq_lens"].reshape(count, -1)[:, 0] - [request.seq_len for request in step.requests]
     assert set(more.tolist()) == {0 if "extend_seq_lens" not in inputs else int(inputs["extend_seq_lens"][0])}
     for name in ("seq_lens", "req_pool_indices"):
         np.testing.assert_array_equal(launch[name][:count], inputs[name], err_msg=name)
@@ -268,7 +268,7 @@ def test_a_bad_variant_is_seen(variant: Variant, pair: tuple[str, str], run: Cal
     bad = variant.of(runs.case, runs.trace)
     if bad is None:
         pytest.skip(f"nothing here that {variant} could change")
-    assert statuses(runs.case, bad)[variant.oracle] in variant.wanted
+    assert statuses(runs.case, bad)[variant.oracle] in variant.statuses
 
 
 # Inputs that reach rows behind their own as well: kv_indices are laid out by seq_lens and cut by positions.

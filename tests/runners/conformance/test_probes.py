@@ -176,9 +176,9 @@ class Planted:
                 planted.setdefault((module, line, kind), case)
         return planted
 
-    def run(self, one: Case, on: bool, *plant: tuple[str, int, str]) -> Trace:
+    def run(self, case: Case, on: bool, *plant: tuple[str, int, str]) -> Trace:
         self.plan.write_text(json.dumps({"on": on, "plant": plant}))
-        return self.pool.run_fresh(one)
+        return self.pool.run_fresh(case)
 
 
 @pytest.fixture(scope="module", params=[pytest.param("0.5.12.post1", marks=pytest.mark.exhaustive), "0.5.13"])

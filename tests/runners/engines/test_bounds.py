@@ -61,7 +61,7 @@ def test_stores_that_are_lost_are_seen(memory: dict[str, Any]) -> None:
     assert seen(memory, "past both ends") == {"store outside pointer in fill": [-8, 16]}
     assert seen(memory, "past a view") == {"store outside pointer in fill": [-8, 12]}
     assert seen(memory, "masked") == {"store outside pointer in fill": [16, 16]}
-    assert seen(memory, "of two, one too small") == {"store outside other in fill_both": [4, 4]}
+    assert seen(memory, "of two, one too small") == {"store outside second in fill_both": [4, 4]}
     assert seen(memory, "by address") == {}
 
 
@@ -126,8 +126,8 @@ def test_another_arguments_memory_is_foreign(memory: dict[str, Any]) -> None:
     name = "stores as far as the next argument's memory"
     assert set(memory["seen of " + name]) == {
         "launches",
-        "store outside one in fill_both",
-        "store outside other in fill_both",
+        "store outside first in fill_both",
+        "store outside second in fill_both",
     }
     assert memory[name] == [*range(8), *range(8)] + [0] * 16
     name = "loads of one argument or the other"

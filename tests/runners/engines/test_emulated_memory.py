@@ -160,7 +160,7 @@ BLOCK = torch.empty(ALIGNMENT // 4)
 
 
 @pytest.mark.parametrize(
-    ("starts", "said"),
+    ("starts", "reason"),
     [
         ([0, 2, 4], ""),
         ([-1, 2, 4], "qo_indptr 0 -1 0"),
@@ -168,7 +168,7 @@ BLOCK = torch.empty(ALIGNMENT // 4)
         ([0, 2, 5], "qo_indptr 2 5 4"),
     ],
 )
-def test_row_starts_that_cannot_be(starts: list[int], said: str) -> None:
+def test_row_starts_that_cannot_be(starts: list[int], reason: str) -> None:
     """The kernel has four queries."""
     tensors = {"Q_Extend": torch.zeros(4, 1), "kv_indices": torch.zeros(9), "qo_indptr": torch.tensor(starts)}
-    assert launch_memory._wrong_starts(tensors) == said
+    assert launch_memory._wrong_starts(tensors) == reason

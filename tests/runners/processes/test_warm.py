@@ -270,10 +270,10 @@ def standing_by(pool: Pool, setup: Setup) -> list[int]:
     return [session.pid for session in pool._standbys._open if session.setup == setup]
 
 
-def without_pid(told: tuple[object, ...]) -> tuple[object, ...]:
-    facts = told[-1]
+def without_pid(event: tuple[object, ...]) -> tuple[object, ...]:
+    facts = event[-1]
     assert isinstance(facts, dict)
-    return (*told[:-1], {name: text for name, text in facts.items() if name != "pid"})
+    return (*event[:-1], {name: text for name, text in facts.items() if name != "pid"})
 
 
 def test_what_fails_for_lack_of_room_is_done_again_alone(pool: Pool) -> None:

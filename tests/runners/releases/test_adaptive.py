@@ -50,7 +50,7 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"topk": 2}, "in chains, with topk 1"),
         ({"algorithm": "NEXTN"}, "a family other than Llama does not change its number of draft steps"),
@@ -60,9 +60,9 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
         ({"adaptive": 1, "overhang": 7}, "extra_context_len 7 is more than sglang has room for"),
     ],
 )
-def test_where_there_are_none(changes: dict[str, Any], said: str) -> None:
+def test_where_there_are_none(changes: dict[str, Any], reason: str) -> None:
     case = Case(setup=replace(SETUP, **changes), steps=(step(*FULL),))
-    assert any(said in text for text in problems(case))
+    assert any(reason in text for text in problems(case))
 
 
 def test_a_simpler_case_still_changes_its_steps() -> None:
@@ -102,7 +102,7 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def asked() -> Iterator[Pool]:
+def editable() -> Iterator[Pool]:
     with Pool(TARGET, timeout_s=120) as pool:
         yield pool
 
@@ -112,13 +112,13 @@ def asked() -> Iterator[Pool]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.exhaustive if number else ()) for number, name in enumerate(PLANTED)]
 )
-def test_each_place_is_watched(name: str, asked: Pool) -> None:
+def test_each_place_is_watched(name: str, editable: Pool) -> None:
     old, runner, failure = PLANTED[name]
     every = mutants(_WORKER, (sglang_path(TARGET) / _WORKER).read_text())
     planted = next(m for m in every if (m.function, m.old, m.new) == (_APPLY, old, "pass"))
-    asked.change({"edit": planted.change()})
+    editable.change({"edit": planted.change()})
     case = case_of(runner)
-    failing = {(v.oracle, v.where) for v in judge_all(case, asked.run(case)) if v.status is Status.FAIL}
+    failing = {(v.oracle, v.where) for v in judge_all(case, editable.run(case)) if v.status is Status.FAIL}
     assert failing if failure is None else failure in failing
 
 
@@ -126,10 +126,10 @@ def test_each_place_is_watched(name: str, asked: Pool) -> None:
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("adaptive", [1, 5])
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_the_newest_release_is_right(runner: str, adaptive: int, asked: Pool) -> None:
-    asked.change({})
+def test_the_newest_release_is_right(runner: str, adaptive: int, editable: Pool) -> None:
+    editable.change({})
     case = case_of(runner, adaptive)
-    trace = asked.run(case)
+    trace = editable.run(case)
     assert trace.ended.how is Termination.DONE, trace.ended
     verdicts = judge_all(case, trace)
     assert overall(verdicts) is Status.PASS, verdicts

@@ -31,19 +31,19 @@ def case(**changes: Any) -> Case:
     return Case(setup=replace(SETUP, **changes), steps=STEPS)
 
 
-def known_of(one: Case, trace: Trace) -> None:
+def known_of(case: Case, trace: Trace) -> None:
     """Nothing fails but what is known of the release, and what any padded batch shows does."""
-    place, release = (one.setup.runner, one.setup.backend), trace.facts["sglang"]
+    place, release = (case.setup.runner, case.setup.backend), trace.facts["sglang"]
     known = may_fail(*place, release, trace.facts["engine"])
-    assert must_fail(*place, release) <= failures(one, trace).keys() <= known
+    assert must_fail(*place, release) <= failures(case, trace).keys() <= known
 
 
-def judged(one: Case, trace: Trace) -> None:
+def judged(case: Case, trace: Trace) -> None:
     """Check that verdicts are as known of the release, and that every oracle that can judge did."""
     assert trace.ended.how is Termination.DONE, trace.ended
-    known_of(one, trace)
-    verdicts = {v.oracle: v.status for v in judge_all(one, trace)}
-    known = may_fail(one.setup.runner, one.setup.backend, trace.facts["sglang"], trace.facts["engine"])
+    known_of(case, trace)
+    verdicts = {v.oracle: v.status for v in judge_all(case, trace)}
+    known = may_fail(case.setup.runner, case.setup.backend, trace.facts["sglang"], trace.facts["engine"])
     for oracle in ("staged", "metadata_shape", "kv_writes", "graph_equals_eager", "bucket", "callers_batch"):
         assert verdicts[oracle] is Status.PASS or oracle in known, oracle
 

@@ -50,7 +50,7 @@ def test_stand_ins_have_no_such_kernels() -> None:
 
 
 @pytest.fixture(scope="module")
-def asked() -> Iterator[Pool]:
+def editable() -> Iterator[Pool]:
     with Pool(TARGET, timeout_s=120) as pool:
         yield pool
 
@@ -58,9 +58,9 @@ def asked() -> Iterator[Pool]:
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_the_newest_release_is_right(runner: str, asked: Pool) -> None:
-    asked.change({})
-    trace = asked.run(case(runner))
+def test_the_newest_release_is_right(runner: str, editable: Pool) -> None:
+    editable.change({})
+    trace = editable.run(case(runner))
     assert overall(judge_all(case(runner), trace)) is Status.PASS
 
 
@@ -84,12 +84,12 @@ PLANTED = {
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", PLANTED)
-def test_what_only_it_shows(name: str, asked: Pool) -> None:
+def test_what_only_it_shows(name: str, editable: Pool) -> None:
     runner, function, old, new, oracle = PLANTED[name]
     every = mutants(ATTENTION, (sglang_path(TARGET) / ATTENTION).read_text())
-    asked.change({"edit": next(m for m in every if (m.function, m.old, m.new) == (function, old, new)).change()})
+    editable.change({"edit": next(m for m in every if (m.function, m.old, m.new) == (function, old, new)).change()})
     plain = case_of(setup_of(runner), FULL)
-    assert overall(judge_all(plain, asked.run(plain))) is Status.PASS
-    trace = asked.run(case(runner))
+    assert overall(judge_all(plain, editable.run(plain))) is Status.PASS
+    trace = editable.run(case(runner))
     assert trace.ended.how is Termination.DONE, trace.ended
     assert oracle in {v.oracle for v in judge_all(case(runner), trace) if v.status is Status.FAIL}

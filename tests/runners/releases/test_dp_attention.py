@@ -64,7 +64,7 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "elsewhere", "said"),
+    ("changes", "elsewhere", "reason"),
     [
         ({"runner": "multi_layer", "topk": 1, "num_draft_tokens": 4}, 0, "is unsupported with data-parallel attention"),
         ({"dp_attention": False}, 1, "step 0: 1 requests on another rank"),
@@ -72,9 +72,9 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
         ({}, -1, "step 0: -1 requests on another rank"),
     ],
 )
-def test_what_cannot_be(changes: dict[str, Any], elsewhere: int, said: str) -> None:
+def test_what_cannot_be(changes: dict[str, Any], elsewhere: int, reason: str) -> None:
     case = Case(setup=replace(CASE.setup, **changes), steps=(replace(step(*FULL), elsewhere=elsewhere),))
-    assert any(said in text for text in problems(case)), problems(case)
+    assert any(reason in text for text in problems(case)), problems(case)
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

@@ -48,14 +48,14 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"algorithm": "EAGLE"}, "the EAGLE algorithm has no three-dimensional positions"),
         ({"runner": "verify", "algorithm": "EAGLE"}, "the verify runner has no three-dimensional positions"),
     ],
 )
-def test_others_have_one_dimension(changes: dict[str, Any], said: str) -> None:
-    assert any(said in text for text in problems(replace(CASE, setup=replace(SETUP, **changes))))
+def test_others_have_one_dimension(changes: dict[str, Any], reason: str) -> None:
+    assert any(reason in text for text in problems(replace(CASE, setup=replace(SETUP, **changes))))
 
 
 @pytest.mark.slow
@@ -132,8 +132,8 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    log = tmp_path_factory.mktemp("asked") / "log"
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    log = tmp_path_factory.mktemp("editable") / "log"
     with Pool(TARGET, log=log, timeout_s=120) as pool:
         yield pool
 
@@ -148,13 +148,13 @@ def own(runner: str) -> Setup:
     "name",
     [pytest.param(name, marks=() if name.endswith("not staged") else pytest.mark.exhaustive) for name in PLANTED],
 )
-def test_each_place_is_watched(name: str, asked: Pool) -> None:
+def test_each_place_is_watched(name: str, editable: Pool) -> None:
     runner, file, function, old, new, failure = PLANTED[name]
     case = case_of(own(runner), FULL, PADDED, SINGLE)
     every = mutants(file, (sglang_path(TARGET) / file).read_text())
     planted = next(m for m in every if (m.function, m.old, m.new) == (function, old, new))
-    asked.change({"edit": planted.change()})
-    trace = asked.run(case)
+    editable.change({"edit": planted.change()})
+    trace = editable.run(case)
     assert trace.ended.how is Termination.DONE, trace.ended
     failing = {(v.oracle, v.where) for v in judge_all(case, trace) if v.status is Status.FAIL}
     assert failure in failing
@@ -163,10 +163,10 @@ def test_each_place_is_watched(name: str, asked: Pool) -> None:
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("runner", ["draft", "draft_extend"])
-def test_the_newest_release_is_right(runner: str, asked: Pool) -> None:
-    asked.change({})
+def test_the_newest_release_is_right(runner: str, editable: Pool) -> None:
+    editable.change({})
     case = case_of(own(runner), FULL, PADDED, SINGLE)
-    trace = asked.run(case)
+    trace = editable.run(case)
     verdicts = judge_all(case, trace)
     assert overall(verdicts) is Status.PASS, verdicts
     assert "reference" not in trace.facts

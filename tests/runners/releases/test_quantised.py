@@ -47,7 +47,7 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"head_dim": 16}, "fp8_e4m3 needs heads above 16"),
         ({"kv_dtype": "int8"}, "kv_cache_dtype 'int8' is not one of fp8_e4m3, fp8_e5m2"),
@@ -56,9 +56,9 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
         ({"runner": "multi_layer"}, "the multi_layer runner caches keys and values only in the model's type"),
     ],
 )
-def test_where_there_are_none(changes: dict[str, Any], said: str) -> None:
+def test_where_there_are_none(changes: dict[str, Any], reason: str) -> None:
     case = Case(setup=replace(SETUP, **changes), steps=(step(*FULL),))
-    assert any(said in text for text in problems(case))
+    assert any(reason in text for text in problems(case))
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

@@ -62,15 +62,15 @@ def test_a_setup_without_them_has_no_greedy_requests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"topk": 2}, "in chains, with topk 1"),
         ({"algorithm": "EAGLE3"}, "need the target's vocabulary"),
         ({"runner": "verify"}, "the verify runner does not sample drafts"),
     ],
 )
-def test_where_there_are_none(changes: dict[str, Any], said: str) -> None:
-    assert any(said in text for text in problems(replace(CASE, setup=replace(SETUP, **changes))))
+def test_where_there_are_none(changes: dict[str, Any], reason: str) -> None:
+    assert any(reason in text for text in problems(replace(CASE, setup=replace(SETUP, **changes))))
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def asked() -> Iterator[Pool]:
+def editable() -> Iterator[Pool]:
     with Pool(TARGET, timeout_s=120) as pool:
         yield pool
 
@@ -183,12 +183,12 @@ def asked() -> Iterator[Pool]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.exhaustive if number else ()) for number, name in enumerate(PLANTED)]
 )
-def test_each_place_is_watched(name: str, asked: Pool) -> None:
+def test_each_place_is_watched(name: str, editable: Pool) -> None:
     file, function, old, new, failure = PLANTED[name]
     every = mutants(file, (sglang_path(TARGET) / file).read_text())
     planted = next(m for m in every if (m.function, m.old, m.new) == (function, old, new))
-    asked.change({"edit": planted.change()})
-    trace = asked.run(CASE)
+    editable.change({"edit": planted.change()})
+    trace = editable.run(CASE)
     assert trace.ended.how is Termination.DONE, trace.ended
     failing = {(v.oracle, v.where) for v in judge_all(CASE, trace) if v.status is Status.FAIL}
     assert failure in failing
@@ -196,9 +196,9 @@ def test_each_place_is_watched(name: str, asked: Pool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
-def test_the_newest_release_is_right(asked: Pool) -> None:
-    asked.change({})
-    trace = asked.run(CASE)
+def test_the_newest_release_is_right(editable: Pool) -> None:
+    editable.change({})
+    trace = editable.run(CASE)
     verdicts = judge_all(CASE, trace)
     assert overall(verdicts) is Status.PASS, verdicts
     assert "reference" not in trace.facts

@@ -56,7 +56,7 @@ def test_an_option_is_written_where_it_says_something(options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"runner": "kv_move", "num_steps": 2, "num_draft_tokens": 3, "window": 7}, "has no window"),
         (
@@ -76,9 +76,9 @@ def test_an_option_is_written_where_it_says_something(options: dict[str, Any]) -
         ({"runner": "frozen_kv_mtp", "num_steps": 2, "num_draft_tokens": 3, "mirrored": False}, "lengths on the host"),
     ],
 )
-def test_options_of_other_runners_are_refused(changes: dict[str, Any], said: str) -> None:
+def test_options_of_other_runners_are_refused(changes: dict[str, Any], reason: str) -> None:
     case = Case(setup=replace(SETUP, **changes), steps=(batch(3),))
-    assert any(said in problem for problem in problems(case))
+    assert any(reason in problem for problem in problems(case))
 
 
 def test_a_worker_may_start_with_several_draft_steps_where_the_backend_for_them_can_be_made() -> None:

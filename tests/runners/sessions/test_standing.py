@@ -14,10 +14,10 @@ from runners.sessions.standing import standing
 pytestmark = pytest.mark.emulated
 
 
-def made(name: str, module: str = "sglang.srt.layers.attention", **held: Any) -> Any:
+def made(name: str, module: str = "sglang.srt.layers.attention", **fields: Any) -> Any:
     kind = type(name, (), {"__module__": module})
     thing = kind()
-    vars(thing).update(held)
+    vars(thing).update(fields)
     return thing
 
 

@@ -58,8 +58,8 @@ class Worker(Base):
     def reads(self) -> Any:
         return [self.missing_within for _ in self.backends], self.given  # type: ignore[attr-defined]
 
-    def either(self, given: Any) -> Any:
-        return given or self.read_by_nobody  # type: ignore[attr-defined]
+    def either(self, value: Any) -> Any:
+        return value or self.read_by_nobody  # type: ignore[attr-defined]
 
 
 @of_sglang

@@ -12,7 +12,7 @@ from runners.targets.devices import Seats, spread, visible
 
 
 @pytest.mark.parametrize(
-    ("listed", "found"),
+    ("listed", "devices"),
     [
         (None, ("0", "1", "2", "3")),
         ("2,0", ("2", "0")),
@@ -27,9 +27,9 @@ from runners.targets.devices import Seats, spread, visible
         ("\u0663", ()),
     ],
 )
-def test_the_callers_list_is_read_as_cuda_reads_it(listed: str | None, found: tuple[str, ...]) -> None:
+def test_the_callers_list_is_read_as_cuda_reads_it(listed: str | None, devices: tuple[str, ...]) -> None:
     environment = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
-    assert visible(4, environment) == found
+    assert visible(4, environment) == devices
 
 
 def test_a_machine_without_gpus_shows_none() -> None:

@@ -108,7 +108,7 @@ def test_one_that_is_there_is_not_made_again_and_an_old_one_is(release: Path, tm
 
 
 @pytest.mark.parametrize(
-    ("edit", "error", "said"),
+    ("edit", "error", "reason"),
     [
         (
             Edit(file=EDIT.file, function="replay", old="rows.clear()"),
@@ -119,11 +119,11 @@ def test_one_that_is_there_is_not_made_again_and_an_old_one_is(release: Path, tm
     ],
 )
 def test_what_cannot_be_edited_leaves_nothing_behind(
-    edit: Edit, error: type[Exception], said: str, release: Path, tmp_path: Path
+    edit: Edit, error: type[Exception], reason: str, release: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(error) as refused:
         make(release, tmp_path, [EDIT, edit])
-    assert said in str(refused.value)
+    assert reason in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "overlays").exists()
 

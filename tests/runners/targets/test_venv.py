@@ -125,15 +125,15 @@ def test_what_the_environment_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("output", "reason"),
     [
         ("ERROR: No matching distribution found for torch==2.11.0", "pip knows no torch 2.11.0 that fits Python"),
         ("OSError: [Errno 28] No space left on device", "cannot install sglang 0.5.13: no space left on the disk"),
         ("NewConnectionError", "cannot install sglang 0.5.13: pip reached no package index"),
     ],
 )
-def test_what_fails_leaves_nothing(output: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(NotUsable, match=said):
+def test_what_fails_leaves_nothing(output: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(NotUsable, match=reason):
         make_environment("0.5.13", tmp_path, run=Machine(fails=output))
     assert releases(tmp_path) == []
     assert not (tmp_path / "environments" / "0.5.13").exists()
