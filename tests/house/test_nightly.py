@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from repro.ledger.explain import Explained
-from repro.ledger.gate import Color, changes, judge_campaign, judge_check, judge_fix, judge_issue, measured, summary
 from repro.ledger.known import Issue
 from repro.ledger.read import History, read
 from repro.ledger.rows import CampaignRow
@@ -24,6 +23,7 @@ from repro.traces.finding import Status, Verdict, fingerprint
 from tests.builders.project import PROJECT
 from tests.builders.sample_record import campaign, stale_found
 from tests.builders.sample_rows import TARGET, check_row, fix_row
+from tests.nightly.gate import Color, changes, judge_campaign, judge_check, judge_fix, judge_issue, measured, summary
 
 ISSUE = Issue(
     title="stale rows",

@@ -27,7 +27,6 @@ from repro.cases.case import Target
 from repro.cases.places import log, markdown
 from repro.commands.interrupts import interruptible
 from repro.commands.last_resort import limit_ending
-from repro.ledger.gate import Color, Judgement, changes, measured, summary
 from repro.ledger.known import BadIssues, Issue, load
 from repro.ledger.read import History, read
 from repro.ledger.rows import FindingRow
@@ -38,6 +37,7 @@ from repro.traces.exit_codes import ExitCode
 from repro.upstream.fixes import FIXES
 from runners.targets.environments import lacks, release_under
 from runners.targets.usable import fetch
+from tests.nightly.gate import Color, Judgement, changes, measured, summary
 from tests.nightly.junit import Row, unfinished
 from tests.nightly.plan import MINUTES_MIN, Plan, costs, is_campaign, plan
 

@@ -1,6 +1,6 @@
 """The jobs of a nightly run: known issues, stored seeds and known findings on every target, the fixes table, campaigns.
 
-Each test ends as its judgement says (repro/ledger/gate.py): passed is green, xfailed is known, failed is red.
+Each test ends as its judgement says (tests/nightly/gate.py): passed is green, xfailed is known, failed is red.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from repro.cases.case import Case, Target
 from repro.cases.places import log
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.ledger.explain import Explained, Explainer
-from repro.ledger.gate import Color, Judgement, judge_campaign, judge_check, judge_fix, judge_issue
 from repro.ledger.known import Issue, probed
 from repro.ledger.read import read
 from repro.ledger.rows import FINDING, SEED
@@ -35,6 +34,7 @@ from repro.upstream.fixes import FIXES
 from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
 from tests.builders.project import PROJECT, in_front
+from tests.nightly.gate import Color, Judgement, judge_campaign, judge_check, judge_fix, judge_issue
 from tests.nightly.plugin import NAME, Nightly
 
 pytestmark = pytest.mark.nightly
