@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fuzz.check.annotations import github_errors
@@ -62,52 +63,60 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
     out: Path = options.out or own_folder(Path("out"), "check")
     out.mkdir(parents=True, exist_ok=True)
     log = out / "worker.log"
-    if options.markdown:
-        append_text(options.markdown, "")  # a bad path shows at once
-    for path in filter(None, (options.junit, options.sarif, options.summary)):
-        if not path.absolute().parent.is_dir():
-            raise BadInput(f"{path}: there is no such folder")
-    known = "the known issues of this release"
+    _need_places(options)
     every = plan(stored_seeds(SEEDS))
     if options.runners:
         every = every.of(pair for pair in pairs() if pair[0] in options.runners)
     of_change = (
         _touched(options.only_changed, target, base or target, every, tools, log) if options.only_changed else None
     )
-
-    @contextmanager
-    def comparing() -> Iterator[Compare]:
-        if base is None:
-            with tools.explaining(log) as explain:
-                yield with_known_issues(explain, target)
-            return
-        with tools.pool(base, log, False) as ways:
-            yield with_base(base, ways, tools.judge, Results(folder=tools.kept(base)))
-
-    def lines_of(findings: Sequence[Finding]) -> list[Written]:
-        changed = changed_lines(tools.source(base), tools.source(target)) if base else []
-        with tools.pool(target, log, True) as here, tools.pool(base, log, True) if base else nullcontext() as there:
-            run_there = there.run_fresh if there else None
-            return [wrote(finding, tools.judge, here.run_fresh, base, run_there, changed) for finding in findings]
-
     done = Check(
         checked=Checked(
             target=target,
             plan=every.of(of_change.pairs) if of_change else every,
-            against=str(base or known),
+            against=str(base or "the known issues of this release"),
             changed=of_change.reasons if of_change else (),
             names=names_of(target, base, tools.source),
         ),
         opened=lambda: tools.pool(target, log, False),
-        comparing=comparing,
+        comparing=partial(_comparing, target, base, tools, log),
         judge=tools.judge,
         overall=tools.overall,
-        wrote=lines_of,
+        wrote=partial(_lines_of, target, base, tools, log),
         out=out,
         tell=say,
     ).run()
     _report(done, options)
     return exit_code(done, options.unknown)
+
+
+def _need_places(options: argparse.Namespace) -> None:
+    """BadInput, before anything is run, if a result could not be written where it is wanted."""
+    if options.markdown:
+        append_text(options.markdown, "")
+    for path in filter(None, (options.junit, options.sarif, options.summary)):
+        if not path.absolute().parent.is_dir():
+            raise BadInput(f"{path}: there is no such folder")
+
+
+@contextmanager
+def _comparing(target: Target, base: Target | None, tools: Tools, log: Path) -> Iterator[Compare]:
+    if base is None:
+        with tools.explaining(log) as explain:
+            yield with_known_issues(explain, target)
+        return
+    with tools.pool(base, log, False) as ways:
+        yield with_base(base, ways, tools.judge, Results(folder=tools.kept(base)))
+
+
+def _lines_of(
+    target: Target, base: Target | None, tools: Tools, log: Path, findings: Sequence[Finding]
+) -> list[Written]:
+    """The lines that write what is wrong in each finding, on the target and on its base."""
+    changed = changed_lines(tools.source(base), tools.source(target)) if base else []
+    with tools.pool(target, log, True) as here, tools.pool(base, log, True) if base else nullcontext() as there:
+        run_there = there.run_fresh if there else None
+        return [wrote(finding, tools.judge, here.run_fresh, base, run_there, changed) for finding in findings]
 
 
 def _report(done: Checked, options: argparse.Namespace) -> None:

@@ -64,12 +64,17 @@ def add_parser(commands: Commands) -> None:
         default=[runner for runner in settings().runners if runner in known],
         help=f"check only these runners (default: those of {NAME}, else all)",
     )
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    _add_reports(parser)
+    cli.add_out(parser, "findings and logs", "check")
+    cli.add_timeout(parser)
+
+
+def _add_reports(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--markdown",
         type=Path,
         metavar="F",
-        default=summary,
+        default=os.environ.get("GITHUB_STEP_SUMMARY"),
         help="write the table here (default: GITHUB_STEP_SUMMARY)",
     )
     parser.add_argument("--summary", type=Path, metavar="F", help="write the table here, short enough for a comment")
@@ -81,8 +86,6 @@ def add_parser(commands: Commands) -> None:
         default=os.environ.get("GITHUB_ACTIONS") == "true",
         help="print annotations for GitHub (default: where GITHUB_ACTIONS is true)",
     )
-    cli.add_out(parser, "findings and logs", "check")
-    cli.add_timeout(parser)
 
 
 def checkout(text: str) -> Target:

@@ -81,15 +81,20 @@ def setups(runner: str, backend: str) -> list[Setup]:
         behind,
     ]
     chosen.insert(1, _alone(small))
-    for name in families(runner, backend):
-        other = _drafting(first, 1, 3, 4) if backend in FAMILY_FACTS[name].chains else first
-        chosen.append(fitted(replace(other, family=name)))
-        if FAMILY_FACTS[name].recurrent and other.topk > 1:
-            # Without links between tokens, which trees of recurrent layers have.
-            chosen.append(fitted(_drafting(chosen[-1], 1, 3, 4)))
+    chosen += _of_families(first)
     # An option that nothing above has.
     chosen += [replace(first, **o.smallest) for o in OPTIONS if o.sets_apart and not any(map(o.is_set, chosen))]
     return [setup for setup in dict.fromkeys(chosen) if not setup_problems(setup) and is_drawn(setup)]
+
+
+def _of_families(first: Setup) -> Iterator[Setup]:
+    for name in families(first.runner, first.backend):
+        chain = first.backend in FAMILY_FACTS[name].chains
+        setup = fitted(replace(_drafting(first, 1, 3, 4) if chain else first, family=name))
+        yield setup
+        if FAMILY_FACTS[name].recurrent and first.topk > 1 and not chain:
+            # Without links between tokens, which trees of recurrent layers have.
+            yield fitted(_drafting(setup, 1, 3, 4))
 
 
 def _sizes(small: Setup) -> list[Setup]:

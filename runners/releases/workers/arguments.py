@@ -59,21 +59,28 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         arguments |= {"swa_full_tokens_ratio": 1.0, "max_total_tokens": tokens, "chunked_prefill_size": tokens}
     known = inspect.signature(ServerArgs).parameters
     arguments |= _options(setup, known)
+    arguments |= _prepared(setup, device, known)
+    arguments |= adaptive.arguments(setup, models.target, known)
+    return {name: value for name, value in arguments.items() if name in known or name not in _GONE}
+
+
+def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any]:
+    """The arguments of a setup's model, after sglang is prepared for it. Unsupported if this engine cannot serve it."""
     if setup.deterministic:
         deterministic.prepare(device)
     if is_latent(setup):
         if flashinfer_mla.is_used(setup) and device == "cuda":
             raise Unsupported("the plan of flashinfer's MLA kernel is recorded on the emulated engine alone")
         latent.prepare(device)
+    arguments: dict[str, Any] = {}
     if is_recurrent(setup):
         recurrent.prepare(setup, device)
-        arguments |= recurrent.arguments(setup)
+        arguments = recurrent.arguments(setup)
         if release_order(present_release()) >= release_order(recurrent.KEPT_SINCE):
             arguments |= recurrent.keeping(setup, known)
     if setup.kv_dtype:
         quantised.prepare(device)
-    arguments |= adaptive.arguments(setup, models.target, known)
-    return {name: value for name, value in arguments.items() if name in known or name not in _GONE}
+    return arguments
 
 
 def _options(setup: Setup, known: Container[str]) -> dict[str, Any]:
