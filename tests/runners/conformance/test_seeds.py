@@ -14,6 +14,7 @@ from repro.cases.release_list import ADAPTED, has_runner
 from repro.cases.releases import expected
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
+from runners.targets.mended import counts_as
 from tests.builders.project import PROJECT
 
 SEEDS = sorted(PROJECT.glob("repro/seeds/*.json"))
@@ -55,13 +56,12 @@ def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None
 @each_run
 def test_a_seed_does_what_it_says(path: Path, pool: Pool) -> None:
     seed = codec.read(path)
-    trace = pool.run(seed.case)
-    release = trace.facts.get("sglang", pool.target.sglang)
-    oracle = expected(seed.about, release, pool.target.engine)
+    oracle = expected(seed.about, counts_as(pool.target), pool.target.engine)
     if oracle is None:
-        pytest.skip(f"the seed has no expectation for {release}")
+        pytest.skip(f"the seed has no expectation for {pool.target}")
     if engine_refuses(seed.case.setup, pool.target.engine):
         pytest.skip("this runner runs on a CPU")
+    trace = pool.run(seed.case)
     assert trace.ended.how.took_place, trace.ended
     verdicts = judge_all(seed.case, trace)
     if oracle:
