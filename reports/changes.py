@@ -86,6 +86,13 @@ def not_here(subjects: Sequence[Subject]) -> list[str]:
     ]
 
 
+def no_failures(history: History) -> str:
+    """The sentence of a report that lists no failure. Cases of known issues fail, but are no findings of a campaign."""
+    cases = sum(count for row in history.campaigns for count in row.campaign.known.values())
+    besides = f" besides those of known issues, in {counted(cases, 'case')}" if cases else ""
+    return f"No failure was measured{besides}."
+
+
 def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
     """A sentence each; the worst first."""
     if not history.runs:
@@ -103,7 +110,7 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
         verb = "is" if len(known) == 1 else "are"
         sentences.append(f"{_number(subjects, 'known')} {verb} still there, on {listed(_targets(subjects, 'known'))}.")
     elif not any(news.values()):
-        sentences.append("No failure was measured.")
+        sentences.append(no_failures(history))
     holds, proofs = holding(subjects)
     if proofs:
         some = f"{holds} of {counted(proofs, 'proof of a fix', 'proofs of fixes')} hold{'s' if holds == 1 else ''}."

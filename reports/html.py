@@ -156,6 +156,7 @@ def _matrix(history: History, all_subjects: Sequence[Subject]) -> Parts:
 def _record(history: History) -> Parts:
     campaigns = [row.campaign for row in history.campaigns]
     return {
+        "no_failures": changes.no_failures(history),
         "coverage": tables.coverage(campaigns),
         "trends": trends.trends(history),
         "trend_size": (trends.WIDTH, trends.HEIGHT),

@@ -212,6 +212,14 @@ def test_page_says_what_is_known() -> None:
     assert "Nothing is recorded here." in page_of("nothing at all").text
 
 
+def test_a_page_without_failures_counts_the_cases_of_known_issues() -> None:
+    clean = campaign(BUGGY)
+    known = replace(clean, known={"draft: padded rows are stale": 3, "draft: a sum is short": 1})
+    text = " ".join(Page(rendered([clean, known], [])).text.split())
+    assert text.count("No failure was measured besides those of known issues, in 4 cases.") == 3
+    assert "No failure was measured." not in text
+
+
 def test_page_is_the_same_for_the_same_record() -> None:
     assert stale_report() == stale_report()
 
