@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from fuzz.check.annotations import github_errors
-from fuzz.check.changed_lines import changed_lines
 from fuzz.check.compare import Explain, with_base, with_known_issues
 from fuzz.check.guard import Check, Checked, Compare, Ways
 from fuzz.check.junit import junit
@@ -30,6 +29,7 @@ from repro.cases.own_place import own_folder
 from repro.cases.release_list import ADAPTED
 from repro.cases.releases import release_order
 from repro.commands.cli import BadInput, say
+from repro.suspects.changed_lines import changed_lines
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Trace

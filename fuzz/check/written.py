@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fuzz.check.changed_lines import Line, named, naming
 from fuzz.check.location import Location, location
 from repro.cases.case import Target
 from repro.shrinking.confirm import Judge, Run
 from repro.shrinking.first_divergence import FirstDivergence, of_run
 from repro.shrinking.origin import Origin, origin, writes
+from repro.suspects.changed_lines import Line, named, naming
 from repro.traces.finding import Finding
 from repro.traces.trace import Trace
 

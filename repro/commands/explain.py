@@ -28,6 +28,7 @@ from repro.shrinking.confirm import Run
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import writes
 from repro.shrinking.replay import Outcome, line, outcome_of
+from repro.suspects.changed_lines import FILES_MAX, changed_lines
 from repro.suspects.clues import Suspect
 from repro.suspects.ranking import listed
 from repro.traces.exit_codes import ExitCode
@@ -212,7 +213,12 @@ def _first(rig: Rig, subject: Subject, base: Target | None) -> tuple[list[str], 
         places = [w.place for w in writes(of_base.facts, cell.step) if w.buffer == cell.buffer and w.reaches(cell.row)]
         by = ", ".join(dict.fromkeys(places)) or "no line of sglang"
         texts.append(f"on {base}, row {cell.row} of {cell.buffer} is written in call {cell.step} by {by}")
-    return texts, likeliest(subject.case, trace, matching, verdicts, subject.target, rig)
+    changed = changed_lines(rig.source(base), rig.source(subject.target)) if base else []
+    if base and not changed:
+        texts.append(
+            f"no changed line is known: none of sglang's code differs from {base}, or more than {FILES_MAX} files"
+        )
+    return texts, likeliest(subject.case, trace, matching, verdicts, subject.target, rig, changed)
 
 
 def _show(rows: Sequence[Row], texts: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from repro.commands.options import watched
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import lines, origin
 from repro.shrinking.replay import trouble
+from repro.suspects.changed_lines import Line
 from repro.suspects.clues import Suspect
 from repro.suspects.ranking import listed, suspects
 from repro.traces.exit_codes import ExitCode, of_status
@@ -70,12 +71,20 @@ def named_lines(case: Case, trace: Trace, verdicts: Sequence[Verdict]) -> Iterat
 
 
 def likeliest(
-    case: Case, trace: Trace, failures: Sequence[Verdict], verdicts: Sequence[Verdict], target: Target, rig: Rig
+    case: Case,
+    trace: Trace,
+    failures: Sequence[Verdict],
+    verdicts: Sequence[Verdict],
+    target: Target,
+    rig: Rig,
+    changed: Sequence[Line] = (),
 ) -> tuple[Suspect, ...]:
     """The functions of the target that are likeliest to hold the mistake."""
-    return suspects(
-        case, trace, failures, verdicts, lambda file: (rig.source(target) / file).read_text(encoding="utf-8")
-    )
+
+    def text(file: str) -> str:
+        return (rig.source(target) / file).read_text(encoding="utf-8")
+
+    return suspects(case, trace, failures, verdicts, text, changed)
 
 
 def _is_own(seed: Seed, verdict: Verdict) -> bool:

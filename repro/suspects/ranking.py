@@ -7,10 +7,12 @@ asked of the functions that the run went through."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from repro.cases.case import Case
+from repro.suspects.changed_lines import Line
 from repro.suspects.clues import Clues, Suspect
+from repro.suspects.of_change import of_change
 from repro.suspects.rules import ROOM, RULES
 from repro.suspects.way import Function, way_of
 from repro.traces.finding import Status, Verdict, first_first
@@ -23,17 +25,24 @@ _CONSEQUENCES = ("kv_indices", "kv_reads", "graph_equals_eager", "reference", "h
 
 
 def suspects(
-    case: Case, trace: Trace, failures: Sequence[Verdict], verdicts: Sequence[Verdict], read: Callable[[str], str]
+    case: Case,
+    trace: Trace,
+    failures: Sequence[Verdict],
+    verdicts: Sequence[Verdict],
+    read: Callable[[str], str],
+    changed: Sequence[Line] = (),
 ) -> tuple[Suspect, ...]:
     """The likeliest first; () if the way of the run was not noted. failures: of which the first wrong value is asked
-    after. verdicts: all of the run. read: the text of a file of sglang; OSError if it is not there."""
+    after. verdicts: all of the run. read: the text of a file of sglang; OSError if it is not there. changed: the lines
+    in which it differs from a base that passes, which come first."""
     way = way_of(trace)
     if way is None or not failures:
         return ()
     failure = first_first(failures)[0]
     clues = Clues(case=case, trace=trace, way=way, read=read)
     by_function: dict[Function, Suspect] = {}
-    for suspect in islice(_each(clues, failure, verdicts), 1000):
+    every = chain(of_change(clues, failure, changed), _each(clues, failure, verdicts))
+    for suspect in islice(every, 1000):
         if suspect.function[1]:
             by_function.setdefault(suspect.function, suspect)
     return tuple(by_function.values())[:MOST]

@@ -12,6 +12,7 @@ import pytest
 
 from repro.cases.case import Case, Request, Setup, Step
 from repro.shrinking.origin import FACT
+from repro.suspects.changed_lines import Line
 from repro.suspects.ranking import MOST, listed, suspects
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.paths import Recorded
@@ -206,6 +207,26 @@ def test_a_buffer_that_its_filler_knows_by_a_table_leads_to_the_table() -> None:
 def test_a_buffer_that_nobody_wrote_leads_to_who_fills_the_others() -> None:
     absent = verdict("staged", "real rows of mrope_positions", "mrope_positions")
     assert names(absent, trace({"positions": FILLED, "slots": FILLED}))[:2] == ["fill", "Runner.replay"]
+
+
+def test_what_a_change_has_or_removes_in_functions_that_ran_comes_first() -> None:
+    stale, of = verdict("slot0_padding", "padded rows of positions", "positions"), trace({"positions": FILLED})
+
+    def change(file: str, here: int, text: str, *, gone: bool = False) -> Line:
+        return Line(file=file, number=here, text=text, gone=gone, here=here)
+
+    changed = [
+        change(RUNNER, line(RUNNER, "self.extra[:"), "positions of a function that did not run"),
+        change(BACKEND, line(BACKEND, "self.width, "), "self.width, self.page_size = 16, 1"),
+        change(BACKEND, line(BACKEND, "kv_indptr[1:]"), "kv_indptr[1:] = torch.cumsum(batch.lens)"),
+        change(RUNNER, line(RUNNER, "self.plan(batch)") + 1, "    self.positions.zero_()", gone=True),
+    ]
+    usual = suspects(CASE, of, [stale], [stale], SOURCES.__getitem__)
+    each = suspects(CASE, of, [stale], [stale], SOURCES.__getitem__, changed)
+    first = ["Runner.replay", "Backend.init_forward_metadata", "Backend.__init__"]
+    assert [suspect.function[1] for suspect in each[:3]] == first and len(each) <= MOST
+    assert each[0].reason == "the change removes self.positions.zero_()"
+    assert "Runner.write_extra" not in {suspect.function[1] for suspect in (*usual, *each)}
 
 
 @pytest.mark.parametrize(

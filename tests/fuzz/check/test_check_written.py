@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fuzz.check.changed_lines import FILES_MAX, LINES_MAX, Line, changed_lines, naming
 from fuzz.check.location import Location
 from fuzz.check.plan import directed
 from fuzz.check.written import Written, wrote
 from repro.cases.case import Case, Target
+from repro.suspects.changed_lines import FILES_MAX, LINES_MAX, Line, changed_lines, naming
 from repro.traces.finding import Cell, Finding, Status, Verdict
 from repro.traces.trace import End, RecordedArray, Termination, Trace
 
