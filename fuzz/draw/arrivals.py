@@ -33,6 +33,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         plan_stream=draw(st.booleans()) and BACKEND_FACTS[setup.backend].plans_ahead,
         radix=draw(st.booleans()),
         logprobs=draw(st.booleans()),
+        prefill_max_bs=draw(st.sampled_from((0, 0, *OPTION["prefill_max_bs"].drawn))),
         chunk=page * draw(st.sampled_from((0, 0, 1, max(1, CHUNK // page)))),
     )
 

@@ -64,6 +64,12 @@ class Arena:
         """All bits one: NaN as a float, -1 as an integer, True as a boolean."""
         self._bytes[offset : offset + size] = 0xFF
 
+    def unused(self) -> list[tuple[int, int]]:
+        """The stretches that no tensor has now, (offset, size)."""
+        while self._dead:
+            self._give_back(*self._dead.pop())
+        return list(self._free)
+
     def _take(self, size: int) -> int:
         for index, (offset, room) in enumerate(self._free):
             if room >= size:
@@ -96,3 +102,9 @@ def merged(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             stretches.append((offset, size))
     return stretches
+
+
+def within(blocks: Iterable[tuple[int, int]], stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The blocks of which each lies in one of these stretches, merged."""
+    rooms = [(first, first + size) for first, size in stretches]
+    return merged((at, size) for at, size in blocks if any(first <= at and at + size <= end for first, end in rooms))

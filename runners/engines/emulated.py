@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runners.engines import touched
-from runners.engines.arena import Arena, merged
+from runners.engines.arena import Arena, merged, within
 from runners.engines.cuda_to_cpu import replacements
 from runners.engines.graph_inputs import Input, freed, note
 from runners.engines.launch_memory import set_dumps as pad_into
@@ -70,10 +70,13 @@ class Graph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._calls: list[Callable[[], None]] | None = None
         self._blocks: list[tuple[int, int]] = []
+        self._poisoned: list[tuple[int, int]] = []
         self._pool: Arena | None = None
         self._outside: list[tuple[int, int]] = []
         self._uses: list[tuple[bool, torch.Tensor]] | None = None
         self.inputs: dict[int, Input] = {}
+        self._capture: AbstractContextManager[None] | None = None
+        self._unused: list[tuple[int, int]] | None = None  # stretches of the pool when a segment began
         _graphs.add(self)
 
     def pool(self) -> Arena | None:
@@ -87,11 +90,23 @@ class Graph:
         if Graph.before_replay is not None and not self.is_of_serving:
             Graph.before_replay(self)
         if self.poison:
-            for offset, size in self._blocks:
+            for offset, size in self._poisoned:
                 self._pool.poison(offset, size)
         with nullcontext() if self.is_of_serving else touched.replayed(), _disable_current_modes():
             for call in self._calls:
                 call()
+
+    def capture_begin(self, pool: Arena | None = None, capture_error_mode: str = "global") -> None:
+        """Record what runs until capture_end(): a segment, which may read what others before it left in the pool."""
+        pool = pool if isinstance(pool, Arena) else Arena()
+        self._capture, self._unused = graph(self, pool), pool.unused()
+        self._capture.__enter__()
+
+    def capture_end(self) -> None:
+        capture, self._capture = self._capture, None
+        if capture is None:
+            raise RuntimeError("Called CUDAGraph::capture_end without a preceding capture_begin.")
+        capture.__exit__(None, None, None)
 
     def reset(self) -> None:
         self._calls = None
@@ -136,6 +151,9 @@ def graph(cuda_graph: Graph, pool: Arena | None = None, stream: object = None, *
         cuda_graph._outside = [(alias.data_ptr(), alias.numel()) for alias, _ in recorder._before.values()]
         recorder.restore()
     cuda_graph._calls, cuda_graph._blocks, cuda_graph._pool = recorder.calls, merged(recorder.blocks), recorder.arena
+    cuda_graph._poisoned = (
+        cuda_graph._blocks if cuda_graph._unused is None else within(recorder.blocks, cuda_graph._unused)
+    )
     cuda_graph.inputs = {number: entry for number, entry in recorder.inputs.items() if entry.form}
 
 
@@ -323,6 +341,19 @@ def accept_literal_cuda() -> None:
         setattr(owner, name, function)
 
 
+def _operators_for_cuda_run_here() -> None:
+    """sglang registers its operators for CUDA alone: from here on for the CPU as well."""
+    library: Any = torch.library.Library
+    registers = library.impl
+
+    def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> None:
+        registers(self, op_name, fn, dispatch_key, **options)
+        if self.ns == "sglang" and dispatch_key == "CUDA":
+            registers(self, op_name, fn, "CPU", **options)
+
+    library.impl = impl
+
+
 @functools.cache
 def install() -> None:
     """Put the emulation where sglang looks for CUDA graphs: torch.cuda and torch.cpu; once in a process. Needs
@@ -336,4 +367,5 @@ def install() -> None:
         module.empty_cache = lambda: None
         module.is_current_stream_capturing = lambda: capturing()
     interpreter.install()
+    _operators_for_cuda_run_here()
     native_imports.define_torchvision_schemas()

@@ -4,6 +4,7 @@ own: the batch, the buffers, attention's metadata and plans. So the same oracles
 from __future__ import annotations
 
 import importlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,8 @@ from runners.sessions.extents import extents
 from runners.sessions.observe.bucket import captured_for
 from runners.sessions.planner import Planner
 
+# The name of a prefill's graphs, which have no session of their own.
+PREFILL = "prefill"
 # What loads a batch into a runner's buffers ahead of its replay, and what replays; newest first.
 _LOADS, _REPLAYS = ("load_batch", "replay_prepare"), ("execute", "replay")
 # The draft's result, by which the tree of the verify behind it is judged.
@@ -112,6 +115,8 @@ class Launches:
                 for stage in self.stages:
                     stack.enter_context(_wrapped(stage.runner, _LOADS, self._loading(stage)))
                     stack.enter_context(_wrapped(stage.runner, _REPLAYS, self._replaying(stage)))
+                for runner in serving.prefills(self.scheduler):
+                    stack.enter_context(_wrapped(runner, _REPLAYS, self._prefilling(runner)))
                 yield
             for staging in self.made:
                 staging.flush()
@@ -181,6 +186,20 @@ class Launches:
 
         return wrapped
 
+    def _prefilling(self, runner: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Its launches are counted, by the tokens of their graph; what they give is judged by the texts alone."""
+
+        def wrapped(replays: Callable[..., Any]) -> Callable[..., Any]:
+            def replay(batch: Any, *args: Any, **kwargs: Any) -> Any:
+                sizes = runner.capture_num_tokens
+                self.counts[PREFILL, sizes[bisect_left(sizes, len(batch.input_ids))]] += 1
+                returned = replays(batch, *args, **kwargs)
+                return returned if self.lifetimes is None else self.lifetimes.handed(returned)
+
+            return replay
+
+        return wrapped
+
     def _begin(self, stage: Stage, batch: Any) -> None:
         """A batch is handed to a runner: once before it is loaded, or before it is replayed."""
         if self._open is stage or not batch.batch_size:
@@ -204,12 +223,13 @@ class Launches:
 
     def _launched(self, graph: Any) -> None:
         stage = self._open
+        name = stage.name if stage is not None else PREFILL
+        if self.lifetimes is not None:
+            self.lifetimes.replayed(name, graph.memory())
+        if self.order is not None:
+            self.order.replayed(graph, name)
         if stage is None:
             return
-        if self.lifetimes is not None:
-            self.lifetimes.replayed(stage.name, graph.memory())
-        if self.order is not None:
-            self.order.replayed(graph, stage.name)
         size = captured_for(stage.runner, graph)
         if "size" in size:
             self.counts[stage.name, size["size"]] += 1

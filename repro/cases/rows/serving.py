@@ -34,11 +34,17 @@ def pool_of(setup: Setup) -> int:
     return setup.pool or max(2 * pool_tokens(setup), pool_least(setup))
 
 
+def prefill_buckets(setup: Setup) -> list[int]:
+    """The sizes of prefill graphs, in tokens, rising; empty without any."""
+    most = setup.prefill_max_bs
+    return sorted({most, -(-most // 2), -(-most // 4)}) if most else []
+
+
 def launched(setup: Setup, runner: str) -> Setup:
     """The setup of rounds as one of a runner whose graphs they launch. Their windows are the target's."""
     facts, of_rounds = RUNNER_FACTS[runner], RUNNER_FACTS[setup.runner]
     windows: dict[str, Any] = {} if facts.windowed == of_rounds.windowed else {"window": 0, "swa": False}
-    return replace(setup, runner=runner, overlap=False, pool=0, disagreement=0, **windows)
+    return replace(setup, runner=runner, overlap=False, pool=0, disagreement=0, prefill_max_bs=0, **windows)
 
 
 def asks_logprobs(setup: Setup, row: int) -> bool:
@@ -133,5 +139,15 @@ ROWS: tuple[Option, ...] = (
         drawn=(True,),
         later=True,
         words="log-probabilities returned",
+    ),
+    Option(
+        field="prefill_max_bs",
+        name="cuda_graph_max_bs_prefill",
+        meaning="the largest graph of a prefill, in tokens, beside one of its half and one of its quarter; 0: no graph",
+        bounds=(0, 1 << 12),
+        if_set=(_SERVES,),
+        drawn=(16, 32),
+        later=True,
+        words="prefill graphs of up to {0} tokens",
     ),
 )

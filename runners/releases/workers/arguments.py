@@ -25,7 +25,7 @@ from runners.releases.workers.rendezvous import in_memory
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
 _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
 # Options that a worker is not given by their values: what it is given instead is told here, or where it is built.
-_BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "overlap", "pool"}
+_BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "overlap", "pool", "prefill_max_bs"}
 
 
 def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang.srt.model_executor.cuda_graph_config import Backend
 from sglang.srt.runtime_context import get_exec
 
 from repro.cases.case import Setup
+from runners.releases.workers.phases import switch_on
 
 # What the process of a worker is published as.
 ROLE = "scheduler"
@@ -15,5 +15,4 @@ ROLE = "scheduler"
 
 def graphs_on(args: Any, setup: Setup) -> None:
     """Its phases are plain objects."""
-    decode = get_exec().graph.cuda_graph_config.decode
-    decode.backend, decode.bs, decode.max_bs = Backend.FULL, list(setup.capture_bs), setup.max_bs
+    switch_on(get_exec().graph.cuda_graph_config, setup)

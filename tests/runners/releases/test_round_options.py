@@ -30,6 +30,9 @@ SETUPS = {
     "a window, and layers with KV slots of their own": replace(
         CHAIN, window=7, swa=True, chunk=8, overlap=True, logprobs=True
     ),
+    "prefill graphs, and prompts beyond the largest of them": replace(
+        CHAIN, prefill_max_bs=16, radix=True, disagreement=30
+    ),
     "keys and values of eight bits": replace(TREE, kv_dtype="fp8_e4m3", head_dim=32, disagreement=30),
 }
 
@@ -50,6 +53,7 @@ def test_texts_are_the_targets(name: str, pool: Pool) -> None:
     assert int(trace.facts["retractions"]) > 0
     accepted = [seen.array for seen in trace.seen if (seen.path, seen.name) == ("round_graph", "accepted")]
     assert np.concatenate(accepted).max() > 1, "no draft was accepted"
+    assert ("of prefill for" in trace.facts["launches"]) is bool(case.setup.prefill_max_bs)
     names = {seen.name for seen in trace.seen if seen.path == "holdings"}
     assert (f"{leaks.FREE}{leaks.SLIDING}" in names) is case.setup.swa
 

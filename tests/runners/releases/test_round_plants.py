@@ -29,6 +29,7 @@ from tests.runners.releases.test_round import CHAIN, HAPPENING, STEPS, TREE
 TARGET = Target(NEWEST, "emulated")
 COMMON = "sglang/srt/speculative/eagle_worker_common.py"
 DRAFT = "sglang/srt/speculative/eagle_draft_cuda_graph_runner.py"
+PREFILL = "sglang/srt/model_executor/runner/prefill_cuda_graph_runner.py"
 EXECUTE = "EAGLEDraftCudaGraphRunner.execute"
 
 
@@ -146,6 +147,15 @@ PLANTS = {
             Step(requests=(Request(slot=1, seq_len=30, data=1, further=9),), wait=12),
         ),
         seen_by=((kv_rows.ORACLE, "rows of the draft of a cached prefix"),),
+    ),
+    "a prefill graph of the draft keeps old hidden states": Plant(
+        file=PREFILL,
+        function="PrefillCudaGraphRunner.load_batch",
+        old="self.static_draft_hidden_states[:num_tokens].copy_(\n"
+        "                forward_batch.spec_info.hidden_states\n            )",
+        new="pass",
+        setup=replace(CHAIN, prefill_max_bs=64, disagreement=30),
+        seen_by=((kv_rows.ORACLE, "rows of the draft"),),
     ),
     "results are copied to the host before they are there": Plant(
         file="sglang/srt/managers/scheduler.py",

@@ -11,6 +11,7 @@ from sglang.srt.server_args import ServerArgs
 from repro.cases.case import Setup
 from repro.cases.rows.serving import PLAN_STREAM, pool_of
 from repro.cases.runner_facts import RUNNER_FACTS
+from runners.recording.observer import Unsupported
 from runners.releases import model
 from runners.releases.adapters.round import as_on_gpus, weights
 from runners.releases.adapters.round.family import Wire
@@ -52,8 +53,10 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         }
         if setup.chunk:
             arguments["chunked_prefill_size"] = setup.chunk
-        if _NO_PREFILL in inspect.signature(ServerArgs).parameters:  # on by default on a GPU, and no runner of drafts
-            arguments[_NO_PREFILL] = True
+        if _NO_PREFILL in inspect.signature(ServerArgs).parameters:  # on by default on a GPU
+            arguments[_NO_PREFILL] = not setup.prefill_max_bs
+        elif setup.prefill_max_bs:
+            raise Unsupported("before 0.5.14 prefill graphs are of runners that are not driven")
         args = published(arguments)
         present.GENERATION.graphs_on(args, setup)
         return constructed(args, wire)

@@ -48,6 +48,8 @@ _NOT_BUNDLED = (*_IMPORTED, "sgl_kernel.flashmla_ops", "deep_gemm")
 # A kernel in NVIDIA's CuTe DSL, of sparse attention, that 0.5.15 imports where it captures draft-extend on a GPU
 # (eagle_worker_v2.py, dsa_backend.py), if only to compare the backend's class; later releases import it where it runs.
 _IN_CUTE_DSL = "sglang.jit_kernel.dsa.cutedsl_paged_mqa_logits"
+# Since 0.5.20 what a break of a prefill graph was given is held on a CPU; before, native code holds none of it.
+_HELD_WEAKLY = "sglang.srt.compilation.weak_ref_tensor"
 # Functions that copy to the host while the device goes on.
 _COPIES_TO_HOST = ("async_d2h", "_async_d2h")
 _GIBIBYTES = 64.0
@@ -83,6 +85,7 @@ def prepare() -> None:
     _no_questions()
     torch.cuda.get_device_capability = lambda *_, **__: _HOPPER
     torch.cpu.Stream.synchronize = lambda self: None  # which it lacks
+    torch.cuda.current_stream = lambda device=None: torch.cpu.current_stream()
     _tensors_on_gpu()
     for module, kind in _CAPTURE_IN:
         owner: Any = getattr(importlib.import_module(module), kind)
@@ -97,6 +100,9 @@ def _stand_in() -> None:
     if importlib.util.find_spec("sgl_kernel") is None:
         native_imports.stand_in("sgl_kernel")
     native_imports.stand_in(*_IMPORTED)
+    if _is_there(_HELD_WEAKLY):
+        native_imports.stand_in(_HELD_WEAKLY)
+        vars(importlib.import_module(_HELD_WEAKLY))["weak_ref_tensors"] = lambda tensors: tensors
     kernels: list[ModuleType] = [importlib.import_module("sgl_kernel")]
     if _is_there("sglang.kernels.ops.speculative.tree"):
         kernels.append(importlib.import_module("sglang.kernels.ops.speculative.tree"))

@@ -25,6 +25,7 @@ from runners.releases.workers.posing import Posing
 from runners.releases.workers.present import GENERATION
 from runners.releases.workers.rendezvous import in_memory
 
+_PREFILL = "prefill_cuda_graph_runner"
 # Ends of a request.
 FINISHED, ABORTED = 1, 2
 
@@ -163,6 +164,18 @@ def _graph_places(scheduler: Any) -> dict[str, tuple[Any, str]]:
     }
 
 
+def prefills(scheduler: Any) -> list[Any]:
+    """The graph runners of both models' prefills."""
+    runners = [getattr(*place) for place in _prefill_places(scheduler)]
+    return [runner for runner in runners if hasattr(runner, "capture_num_tokens")]  # sglang's eager one has none
+
+
+def _prefill_places(scheduler: Any) -> list[tuple[Any, str]]:
+    """The attributes that hold what runs a prefill, since 0.5.14."""
+    models = (scheduler.tp_worker.model_runner, scheduler.draft_worker.draft_worker.draft_runner)
+    return [(model, _PREFILL) for model in models if hasattr(model, _PREFILL)]
+
+
 def graphs(scheduler: Any) -> dict[str, Any]:
     """The graph runners by the path that they are on; those that there are not are left out."""
     runners = {name: getattr(*place, None) for name, place in _graph_places(scheduler).items()}
@@ -172,7 +185,8 @@ def graphs(scheduler: Any) -> dict[str, Any]:
 @contextmanager
 def without_graphs(scheduler: Any) -> Iterator[None]:
     """While entered, the workers run everything as it is, as if they had captured nothing."""
-    runners = [(*place, getattr(*place, None)) for place in _graph_places(scheduler).values()]
+    places = [*_graph_places(scheduler).values(), *_prefill_places(scheduler)]
+    runners = [(*place, getattr(*place, None)) for place in places]
     for owner, name, _ in runners:
         setattr(owner, name, None)
     try:
