@@ -41,7 +41,7 @@ def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None
     setup = seed.case.setup
     having = [release for release in ADAPTED if has_runner(release, setup.runner, setup.backend)]
     outcomes = {release: expected(seed.about, release) for release in having}
-    if setup.adaptive or setup.rejection or setup.swa or setup.family:  # the oldest releases have none of these
+    if setup.adaptive or setup.rejection or setup.swa or setup.family or setup.prefill_max_bs:  # none in the oldest
         outcomes = dict(itertools.dropwhile(lambda each: each[1] is None, outcomes.items()))
     assert None not in outcomes.values(), outcomes
     by_engine = [expected(seed.about, release, engine) for release in outcomes for engine in ENGINES]
