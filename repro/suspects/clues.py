@@ -178,6 +178,19 @@ class Clues:
                 return
             function, line = next((call for ran in rans for call in ran.callers), (function, line))
 
+    def up_to(self, place: tuple[str, int], pattern: re.Pattern[str], reason: str) -> Iterator[Suspect]:
+        """The functions on the ways up from a place, of which a line that ran has the pattern, the innermost first."""
+        ways = {self.at(*place)}
+        seen: set[Function] = set()
+        while ways:
+            seen |= ways
+            rans = [ran for rans in self.way.phases.values() for ran in rans if ran.function in ways]
+            for ran in rans:
+                texts = self.text(ran.file).splitlines()
+                if lines := [n for n in sorted(ran.lines) if n <= len(texts) and pattern.search(texts[n - 1])]:
+                    yield Suspect(ran.function, lines[0], reason)
+            ways = {caller for ran in rans for caller, _ in ran.callers} - seen
+
     def arguments(self, caller: Function, line: int, kernel: Ran, parameter: str) -> set[str]:
         """The plain names that the launch in this line gives for a kernel's parameter."""
         definitions = (node for node in ast.walk(tree(self.text(kernel.file))) if isinstance(node, ast.FunctionDef))

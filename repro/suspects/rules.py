@@ -13,12 +13,15 @@ from repro.suspects.raised import raised
 from repro.suspects.statements import Does, plain
 from repro.suspects.way import BUILD, CAPTURE
 from repro.traces.finding import Verdict
+from repro.traces.paths import Recorded
 
 _KERNELS, _EXECUTOR, _POOLS = "sglang/kernels/", "sglang/srt/model_executor/", "sglang/srt/mem_cache/"
 # Classes of batches: their functions hand on what others make.
 _BATCHES = re.compile(r"/(forward_batch_info|eagle_info\w*|spec_info|schedule_batch)\.py$")
 ROOM = re.compile(r"too narrow|past the end|guard band|no room")
 _OUTSIDE = re.compile(r"(load|store) outside (\S+) in (\S+)")
+_ACCESS = re.compile(r"(\S+\.py) \w+:(\d+)")
+_STREAMS = re.compile(r"stream|event|read_ends|barrier")
 Rule = Callable[[Clues, Verdict], Iterator[Suspect]]
 
 
@@ -196,6 +199,34 @@ def _output(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     yield from clues.ran(eager, attention, "it computes or plans attention", within=BACKENDS)
 
 
+def _kept(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
+    """A row of KV with which rounds go on: who prefills, or who keeps what a round has accepted."""
+    cell = verdict.cell
+    requests = clues.trace.get(cell.step, Recorded.ROUND_GRAPH, "requests") if cell else None
+    if cell is None or requests is None:
+        return
+    prompts = [request.seq_len for step in clues.case.steps for request in step.requests]
+    number = int(requests.reshape(-1)[cell.row])
+    if number < len(prompts) and cell.column < prompts[number]:
+        pattern, reason = r"(?<!arg)_prefill|^prefill", "it prefills, and the row is of a prompt's token"
+    elif cell.buffer.startswith("draft"):
+        pattern, reason = r"draft_extend(?!.*prefill)", "it writes the draft's rows of accepted tokens"
+    else:
+        pattern, reason = r"accept|move", "it keeps the rows of accepted tokens"
+    phases = [phase for phase in clues.way.phases if phase not in (BUILD, CAPTURE)]
+    yield from clues.ran(phases, pattern, reason, within=WORKERS)
+
+
+def _unordered(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
+    """Accesses of two streams: who switches streams, or waits, on the way to the later access and to the earlier."""
+    places = [
+        (f"sglang/{file}", int(line)) for file, line in _ACCESS.findall(verdict.cell.buffer if verdict.cell else "")
+    ]
+    for place in places:
+        yield from clues.up_to(place, _STREAMS, "on its way streams are switched, or waited for")
+    yield from (Suspect(clues.at(*place), place[1], "it accesses what another stream does") for place in places)
+
+
 def _by_feature(clues: Clues, phases: tuple[str, ...], words: list[str]) -> Iterator[Suspect]:
     """Functions of attention by the number of lines with one of these words that ran; kernels first."""
     counts: list[tuple[bool, int, Suspect]] = []
@@ -227,6 +258,8 @@ RULES: Mapping[str, Rule] = {
     "kv_moves": _moved,
     "attributes": _attribute,
     "kv_writes": _slots,
+    "kv_rows": _kept,
+    "order": _unordered,
     "graph_equals_eager": _output,
     "reference": _output,
     "history": _output,

@@ -51,6 +51,16 @@ class Runner:
         for _ in range(2):
             model.forward()
 
+    def draft_extend(self):
+        pass
+
+    def draft_extend_for_prefill(self):
+        pass
+
+    def planned(self, batch):
+        with self.plan_stream:
+            fill([self.p], [batch.p])
+
     def check(self, batch):
         assert batch.size < 3, "no width of pages (Backend.page_size)"
 
@@ -291,6 +301,31 @@ def test_a_padded_batch_that_is_planned_with_slots_of_real_requests_alone(planne
     seen = [RecordedArray(step=0, path=path, name="out_cache_loc", array=np.zeros(n)) for path, n in sizes.items()]
     failure = verdict("kv_indices", "segment of a padded row", "kv_indptr")
     assert names(failure, replace(trace({}), seen=tuple(seen)))[0] == first
+
+
+@pytest.mark.parametrize(
+    ("buffer", "token", "first"),
+    [("draft_k0", 0, "Runner.draft_extend_for_prefill"), ("draft_k0", 1, "Runner.draft_extend"), ("target_k0", 1, "")],
+)
+def test_a_row_of_a_round_leads_to_who_prefills_or_keeps_it(buffer: str, token: int, first: str) -> None:
+    way = ran(
+        *((f"{n} round", RUNNER, f"Runner.draft_extend{name}", ()) for n, name in enumerate(("", "_for_prefill")))
+    )
+    seen = (RecordedArray(step=0, path=Recorded.ROUND_GRAPH, name="requests", array=np.zeros(1)),)
+    cell = Cell(step=0, buffer=buffer, row=0, column=token, got="1", want="0")
+    failure = replace(verdict("kv_rows", "rows of the draft"), cell=cell)
+    named = names(failure, replace(trace({}, way=way), seen=seen))
+    assert named[:1] == ([first] if first else [])
+
+
+def test_a_race_leads_up_to_who_switches_streams() -> None:
+    way = ran(
+        ("0 round", RUNNER, "verify", ()),
+        ("0 round", RUNNER, "Runner.planned", [(RUNNER, "verify", line(RUNNER, "    plan(batch)"))]),
+        ("0 round", RUNNER, "fill", [(RUNNER, "Runner.planned", line(RUNNER, "fill([self.p], "))]),
+    )
+    name = f"written twice: {RUNNER.removeprefix('sglang/')} fill:{line(RUNNER, 'copy_')} and a replay of draft"
+    assert names(verdict("order", "written twice", name), trace({}, way=way))[:2] == ["Runner.planned", "fill"]
 
 
 @pytest.mark.parametrize(
