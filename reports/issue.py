@@ -215,14 +215,22 @@ def _environment(material: Material) -> Iterator[str]:
         yield f"- found by a campaign of random cases, case {row.at_case}"
 
 
+def _sizes(width: int, heads: int, groups: int, dim: int) -> str:
+    return f"hidden size {width}, {heads} heads, {groups} of them for keys and values, of {dim}"
+
+
 def _configuration(setup: Setup) -> Iterator[str]:
     yield "A model of one layer; in the flags of a server:"
     yield ""
     yield "```"
     yield command(setup)
     yield "```"
-    heads = f"{setup.num_heads} heads, {setup.num_kv_heads} of them for keys and values, of {setup.head_dim}"
-    yield f"hidden size {setup.hidden_size}, {heads}, vocabulary {setup.vocab_size}; dummy weights do."
+    sizes = (setup.hidden_size, setup.num_heads, setup.num_kv_heads, setup.head_dim)
+    others = (setup.draft_hidden_size, setup.draft_num_heads, setup.draft_num_kv_heads, setup.draft_head_dim)
+    yield f"{_sizes(*sizes)}, vocabulary {setup.vocab_size}; dummy weights do."
+    if any(others):
+        drafts = (other or size for other, size in zip(others, sizes, strict=True))
+        yield f"The draft model has other sizes: {_sizes(*drafts)}."
     whose = "target" if RUNNER_FACTS[setup.runner].windowed == "target" else "draft model"
     if setup.window:
         seen = f"a token attends to {setup.window} tokens before it and itself"

@@ -129,6 +129,15 @@ def test_what_few_cases_have_is_said(seed: str, phrase: str) -> None:
     assert phrase in told(text)["Smallest configuration"]
 
 
+def test_a_draft_model_of_other_sizes_has_a_line_of_its_own() -> None:
+    setup = replace(codec.read(SEEDS / "draft-rows-end-at-the-context.json").case.setup, hidden_size=32, num_heads=2)
+    apart = replace(setup, num_kv_heads=2, head_dim=16, draft_hidden_size=48, draft_num_heads=4)
+    drafts = "The draft model has other sizes: hidden size 48, 4 heads, 2 of them for keys and values, of 16."
+    for each, is_said in ((setup, False), (apart, True)):
+        text = issue(Material(case=replace(STORED.case, setup=each), about=STORED.about))
+        assert (drafts in told(text)["Smallest configuration"]) == is_said
+
+
 def test_a_finding_of_a_ledger_is_an_issue_too() -> None:
     shown_page = stale_found()
     history = history_of([campaign(findings=(shown_page,))], [])
