@@ -73,6 +73,8 @@ def flash_attn_with_kvcache(
         raise ValueError(f"k_cache without a page table has {len(k_cache)} rows, not one for each sequence")
     if cache_seqlens is None or page_table is None or cu_seqlens_q is None:
         raise NotImplementedError("flash_attn_with_kvcache without lengths, page table or query starts has no stand-in")
+    if max_seqlen_q is None:
+        raise RuntimeError("max_seqlen_q must be provided if cu_seqlens_q is provided")
     table = page_table if page_table.stride(-1) == 1 else page_table.contiguous()
     _check(q, k_cache, v_cache, qv, cache_seqlens, table, cu_seqlens_q)
     if scheduler_metadata is not None and scheduler_metadata.dtype != torch.int32:
@@ -82,7 +84,7 @@ def flash_attn_with_kvcache(
         _check_sinks(sinks, q.shape[-2])
     left, right = window_size
     output, logs = fa3_kernels.paged_attention(
-        *(q, k_cache, v_cache, qv, cache_seqlens, table, cu_seqlens_q, scheduler_metadata, sinks),
+        *(q, k_cache, v_cache, qv, cache_seqlens, table, cu_seqlens_q, max_seqlen_q, scheduler_metadata, sinks),
         *(causal, left, right, softcap, scale),
     )
     output = output if out is None else out.copy_(output)

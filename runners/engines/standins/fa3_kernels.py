@@ -27,6 +27,7 @@ def _paged(
     lengths: torch.Tensor,
     page_table: torch.Tensor,
     query_starts: torch.Tensor,
+    most: int,
     schedule: torch.Tensor | None,
     sinks: torch.Tensor | None,
     causal: bool,
@@ -36,7 +37,8 @@ def _paged(
     scale: float,
 ) -> Pair:
     """query: [tokens, heads, dim]; key, value: [pages, page size, key heads, dim]; lengths: tokens of each sequence;
-    page_table: the pages of each; query_starts: where its queries begin, and where the last one's end. Gives
+    page_table: the pages of each; query_starts: where its queries begin, and where the last one's end; most: the most
+    queries of a sequence as the host knows them, by which a launch is cut into programs. Gives
     [tokens, heads, dim] in the query's dtype and natural logarithms, float32 [heads, tokens]; NaN for queries of no
     sequence. latent_query: [tokens, heads, the values' dim]: queries of values, which count as the first part of each
     key. sinks: [heads], as attention() has them."""
@@ -51,6 +53,8 @@ def _paged(
     for sequence, length in enumerate(lengths.tolist()):
         rows = slice(max(0, int(starts[sequence])), max(0, int(starts[sequence + 1])))
         count = query[rows].shape[0]
+        if count > most:
+            launch_memory.report(f"max_seqlen_q below a sequence's queries in {KERNEL}", count, most)
         slots = _slots(page_table, sequence, max(0, length), key.shape[0], key.shape[1]) if count else None
         if slots is None:
             continue
@@ -136,7 +140,7 @@ def _merged(value: torch.Tensor, logs: torch.Tensor, other: torch.Tensor, other_
 _library = torch.library.Library("eagleeye", "FRAGMENT")
 _library.define(
     f"{KERNEL}(Tensor query, Tensor key, Tensor value, Tensor? latent_query, Tensor lengths, Tensor page_table, "
-    "Tensor query_starts, Tensor? schedule, Tensor? sinks, bool causal, int left, int right, "
+    "Tensor query_starts, int most, Tensor? schedule, Tensor? sinks, bool causal, int left, int right, "
     "float soft_cap, float scale) -> (Tensor, Tensor)"
 )
 _library.define("fa3_merge(Tensor value, Tensor logs, Tensor other, Tensor other_logs) -> (Tensor, Tensor)")

@@ -194,6 +194,23 @@ def test_what_is_read_outside_is_nan(seen: Callable[[], set[str]]) -> None:
     assert seen() == {"load outside k_cache in fa3_paged_attention"}
 
 
+def test_a_launch_for_fewer_queries_than_a_sequence_has_is_a_finding(seen: Callable[[], set[str]]) -> None:
+    """A replay has the number that was there at capture."""
+    assert max(PLAIN.counts) == 3
+    for most, names in (
+        (-1, {"max_seqlen_q below a sequence's queries in fa3_paged_attention"}),
+        (2, {"max_seqlen_q below a sequence's queries in fa3_paged_attention"}),
+        (3, set()),
+        (4, set()),
+    ):
+        arguments, recording = PLAIN.arguments() | {"max_seqlen_q": most}, Graph()
+        with graph(recording):
+            fa3.flash_attn_with_kvcache(**arguments)
+        launch_memory.taken()
+        recording.replay()
+        assert seen() == names
+
+
 def test_queries_of_no_sequence_are_nan() -> None:
     arguments = PLAIN.arguments()
     arguments["cu_seqlens_q"][-1] -= 1
@@ -250,6 +267,7 @@ def test_a_graph_reads_tables_and_lengths_when_it_is_replayed() -> None:
         ("cache_seqlens", lambda lengths: lengths.repeat_interleave(2)[::2], "contiguous"),
         ("cache_seqlens", lambda lengths: lengths[:-1], "shape"),
         ("page_table", lambda table: table[:-1], "rows"),
+        ("max_seqlen_q", lambda _: None, "max_seqlen_q must be provided"),
     ],
 )
 def test_what_the_kernels_refuse_is_refused(name: str, change: Callable[[Any], Any], words: str) -> None:
