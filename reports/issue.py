@@ -163,8 +163,8 @@ def _escaped(items: Iterator[str]) -> Iterator[str]:
 
 
 def title(material: Material) -> str:
-    """The seed's own, if it has one; else the runner and the symptom."""
-    if stated := material.said("title"):
+    """The seed's own, if it has one, or its finding's; else the runner and the symptom."""
+    if stated := material.said("title") or (material.bug.title if material.bug else ""):
         return f"[Bug] {stated}"
     runner = material.case.setup.runner
     return f"[Bug] {RUNNER_FACTS[runner].title or runner}: {_symptom(material)}"

@@ -52,8 +52,7 @@ def test_all_that_is_known_stands_in_an_issue(tmp_path: Path, capsys: pytest.Cap
     options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     assert main(["issue", str(SEED), *options]) == 0
     shown_page = told(capsys.readouterr().out)
-    title = "# [Bug] MultiLayerEagleDraftExtendCudaGraphRunner: padded rows of req_pool_indices are not reset\n"
-    assert shown_page[""].startswith(title)
+    assert shown_page[""].startswith("# [Bug] padded rows of multi-layer EAGLE keep an earlier request's slot\n")
     assert "sglang 0.5.15.post1, on CPU tensors" in shown_page["Environment"]
     assert "--enable-multi-layer-eagle" in shown_page["Smallest configuration"]
     assert (
