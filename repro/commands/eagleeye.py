@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     print_any_name()
     chosen = VERBS.get(words[0]) if words else None
+    if chosen is VERBS["doctor"] and any(word.partition("=")[0] == "--like" for word in words):
+        chosen = VERBS["concerns"]  # of a server's flags, not of this host
     if chosen is None:
         return ended(lambda: _without_verb(words))
     name = f"eagleeye {chosen.name}"

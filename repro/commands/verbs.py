@@ -81,7 +81,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     "Set up": (
         verb("install", "runners install", "Install releases of sglang into the cache.", "0.5.10.post1 0.5.23"),
         verb("releases", "runners list", "List the installed releases."),
-        verb("doctor", "runners doctor", "Say what is usable, what is missing, and what adds it."),
+        verb("doctor", "runners doctor", "Say what is usable and what is missing; with --like, as concerns."),
         verb("conform", "runners conform", "Try whether a release can be driven, runner by runner.", "latest"),
         verb("facts", "runners facts", "Print the table of runners, or the releases of one use.", "--releases adapted"),
         verb("settings", "repro settings", "Say what commands take from eagleeye.toml, and from where."),

@@ -15,6 +15,7 @@ import pytest
 from repro import __main__ as repro
 from repro.commands.eagleeye import SHELLS, main
 from repro.commands.verbs import GROUPS, NESTED, VERBS, Verb
+from repro.traces.exit_codes import ExitCode
 from tests.builders.command_parsers import PARSERS, commands_of
 from tests.builders.project import PROJECT
 
@@ -52,6 +53,15 @@ def test_the_help_of_a_verb(verb: Verb, capsys: pytest.CaptureFixture[str]) -> N
     assert f"\n{verb.sentence}\n" in text and text.endswith(f"example: {verb.example}\n")
     # Its package shows its own words, as before.
     assert commands_of(PARSERS[verb.package]())[verb.command].prog == f"python -m {verb.package} {verb.command}"
+
+
+def test_a_doctor_of_flags_lists_the_bugs_that_concern_them(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--like", "--attention-backend triton", "--release", "0.5.23"]
+    texts = []
+    for name in ("doctor", "concerns"):
+        assert main([name, *words]) == ExitCode.PASS
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and "known bugs that concern these flags" in texts[0]
 
 
 @pytest.mark.parametrize("name", [verb.name for verb in VERBS.values() if nested(verb)])
