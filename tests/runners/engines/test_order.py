@@ -11,6 +11,7 @@ import triton.language as tl
 
 from runners.engines import order as ordering
 from runners.engines.order import Order
+from runners.engines.standins.verify import verify_tree_greedy
 from runners.engines.triton.stored import stored
 from runners.engines.without_device import copied_to_host, hosted
 
@@ -68,6 +69,16 @@ def test_an_event_that_was_recorded_before_orders_nothing(order: Order) -> None:
         with torch.cpu.stream(FIRST):
             values.add_(1)
         SECOND.wait_event(event)
+        read_by_second(values)
+
+    assert races(order, scene) == [ordering.EARLY]
+
+
+def test_the_host_waits_for_nothing_that_a_stand_in_reads_as_a_kernel(order: Order) -> None:
+    def scene(values: torch.Tensor) -> None:
+        with torch.cpu.stream(FIRST):
+            root = values[:1].long().view(1, 1) - 2
+            verify_tree_greedy(torch.zeros(1), root.clone(), torch.zeros(1), root, root, root - 1, root - 1, root)
         read_by_second(values)
 
     assert races(order, scene) == [ordering.EARLY]
