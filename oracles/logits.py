@@ -1,5 +1,5 @@
 """The target's logits for each accepted token match a float64 pass over prompt and text, and so do log-probabilities
-that requests are returned."""
+and hidden states that requests are returned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from oracles.text import FINISHED, TIE
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
-from repro.cases.rows.serving import asks_logprobs
+from repro.cases.rows.serving import asks_logprobs, asks_states
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -19,6 +19,7 @@ from repro.traces.trace import Array, Trace
 ORACLE = "logits"
 OFF, RETURNED = "logits of an accepted token", "log-probabilities that were returned"
 COUNT = "number of log-probabilities that were returned"
+STATES, STATES_COUNT = "hidden states that were returned", "number of hidden states that were returned"
 # A log-probability moves by as much as its own logit and the sum over all.
 _BOTH = 2.0
 
@@ -39,7 +40,11 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if asks_logprobs(case.setup, row) and served["ended"][row] == FINISHED:
                 compared += length
                 wrongs += _wrong_returned(number, row, length, served)
-    return conclude(ORACLE, wrongs, compared, nothing="no logits seen", order=(OFF, COUNT, RETURNED))
+            if asks_states(case.setup, row) and served["ended"][row] == FINISHED:
+                compared += length
+                wrongs += _wrong_states(number, row, length, served)
+    order = (OFF, COUNT, RETURNED, STATES_COUNT, STATES)
+    return conclude(ORACLE, wrongs, compared, nothing="no logits seen", order=order)
 
 
 def _wrong_returned(number: int, row: int, length: int, served: Mapping[str, Array]) -> Iterator[Wrong]:
@@ -47,13 +52,29 @@ def _wrong_returned(number: int, row: int, length: int, served: Mapping[str, Arr
     returned, likely = served["returned"][row], served["likely"][row, :length]
     count = int(np.isfinite(returned).sum())
     if count != length:
-        place = min(count, length)
-        cell = Cell(step=number, buffer="logprobs", row=row, column=place, got=str(count), want=str(length))
-        detail = f"Request {row} of step {number} got {count} log-probabilities for {length} tokens."
-        yield Wrong(where=COUNT, detail=detail, cell=cell)
+        yield _miscounted(number, row, (count, length), COUNT, "log-probabilities")
     else:
         allowed = _BOTH * TIE * float(served["noise"][row])
         yield from _wrong(number, row, RETURNED, np.abs(returned[:length] - likely), allowed)
+
+
+def _wrong_states(number: int, row: int, length: int, served: Mapping[str, Array]) -> Iterator[Wrong]:
+    """served: distances of hidden states from those in float64, NaN where nothing was returned."""
+    distances = served["states"][row]
+    count = int((~np.isnan(distances)).sum())
+    if count != length:
+        yield _miscounted(number, row, (count, length), STATES_COUNT, "hidden states")
+    else:
+        yield from _wrong(number, row, STATES, distances[:length], TIE * float(served["states_noise"][row]))
+
+
+def _miscounted(number: int, row: int, counts: tuple[int, int], where: str, words: str) -> Wrong:
+    """counts: the number that came, and that of tokens."""
+    count, length = counts
+    cell = Cell(step=number, buffer=words, row=row, column=min(counts), got=str(count), want=str(length))
+    return Wrong(
+        where=where, detail=f"Request {row} of step {number} got {count} {words} for {length} tokens.", cell=cell
+    )
 
 
 def _wrong(number: int, row: int, where: str, distances: Any, allowed: float) -> Iterator[Wrong]:

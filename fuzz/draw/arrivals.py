@@ -34,6 +34,8 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         radix=draw(st.booleans()),
         logprobs=draw(st.booleans()),
         prefill_max_bs=draw(st.sampled_from((0, 0, *OPTION["prefill_max_bs"].drawn))),
+        returns_hidden=draw(st.booleans()),
+        sampled=draw(st.booleans()),
         chunk=page * draw(st.sampled_from((0, 0, 1, max(1, CHUNK // page)))),
     )
 

@@ -327,6 +327,7 @@ RUNNER_FACTS = {
         windowed="target",
         capped=True,
         quantises=True,
+        rejects=True,
         serves=True,
         launches=("draft", "verify", "draft_extend"),
         what="`Scheduler` with its own event loop, and the EAGLE worker and graphs that it makes: requests arrive, are "

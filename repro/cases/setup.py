@@ -56,6 +56,7 @@ class Setup:
     draft_num_kv_heads: int = 0
     draft_head_dim: int = 0
     prefill_max_bs: int = 0
+    sampled: bool = False
 
     @property
     def max_bs(self) -> int:

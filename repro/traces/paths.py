@@ -320,10 +320,10 @@ class Recorded(StrEnum):
         meaning="Tokens and requests when attention runs; planned_*: those of the metadata in use, -1 if it does not "
         "have them.")
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
-        arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely float64 [raw_bs, n]; noise float64, "
-        "ended int64, aborted bool [raw_bs]",
+        arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely, states float64 [raw_bs, n]; noise, "
+        "states_noise float64, ended int64, aborted bool [raw_bs]",
         meaning="Each request's text; the target's in float64, how far the text's tokens lie behind, how far logits "
-        "lie off, log-probabilities returned and right, rounding's reach; ended: 2 if aborted. aborted: asked for.")
+        "and returned states lie off, log-probabilities returned and right, rounding's reach; ended: 2 if aborted.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
         arrays="NAME int64 [3]",
         meaning="What belongs to no request: at the start, when all have ended, after a flush.")

@@ -20,6 +20,7 @@ SYMPTOMS = (
     "out-of-bounds write",
     "out-of-bounds read",
     "wrong tokens",
+    "wrong hidden states",
     "request fails",
     "server does not start",
     "reads another request's state",

@@ -176,7 +176,8 @@ class Served:
             if (text := tokens.get(name_of(number, row)))
         }
         lengths = {name_of(*place): len(prompts[place[0]][place[1]]) for place in judged}
-        returned = serving.logprobs(self.wire.sent)
+        returned, states = serving.logprobs(self.wire.sent), serving.hidden_states(self.wire.sent)
+        moved = {name_of(*place): each.states_off(states.get(name_of(*place), ())) for place, each in judged.items()}
         distances = off(way.rounds, lengths, {name_of(*place): each.logits for place, each in judged.items()})
         for number, step in enumerate(case.steps):
             places = [(number, row) for row in range(len(step.requests))]
@@ -186,6 +187,7 @@ class Served:
             watch.see(number, Recorded.SERVED, "aborted", np.array([name in way.clock.aborted for name in names]))
             watch.see(number, Recorded.SERVED, "off", rows([distances.get(name, ()) for name in names], np.float64))
             watch.see(number, Recorded.SERVED, "returned", rows([returned.get(name, ()) for name in names], np.float64))
+            watch.see(number, Recorded.SERVED, "states", rows([moved.get(name, ()) for name in names], np.float64))
             _see_judged(watch, number, [judged.get(place) for place in places])
         watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
@@ -217,7 +219,8 @@ def _see_judged(watch: Watch, number: int, judged: Sequence[Judged | None]) -> N
     watch.see(number, Recorded.SERVED, "best", rows([each.best if each else () for each in judged]))
     watch.see(number, Recorded.SERVED, "behind", rows([each.behind if each else () for each in judged], np.float64))
     watch.see(number, Recorded.SERVED, "likely", rows([each.likely if each else () for each in judged], np.float64))
-    watch.see(number, Recorded.SERVED, "noise", np.array([each.noise if each else 0.0 for each in judged]))
+    for name in ("noise", "states_noise"):
+        watch.see(number, Recorded.SERVED, name, np.array([getattr(each, name) if each else 0.0 for each in judged]))
 
 
 @contextmanager

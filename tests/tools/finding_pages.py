@@ -41,7 +41,10 @@ def releases(finding: PublishedBug) -> str:
 def row(finding: PublishedBug, folder: str = "") -> str:
     """The finding's row of an index. folder: where its page is, as seen from the index."""
     bug = f"[{finding.title}]({folder}{finding.name}.md)"
-    return f"| {finding.symptom} | {bug} | {releases(finding)} | {linked(str(finding.upstream))} |"
+    upstream = str(finding.upstream)
+    if not finding.stands:  # its page has the threads
+        upstream = upstream.partition("; ")[0]
+    return f"| {finding.symptom} | {bug} | {releases(finding)} | {linked(upstream)} |"
 
 
 def page(finding: PublishedBug) -> str:

@@ -176,7 +176,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="rejection",
         name="speculative_use_rejection_sampling",
-        meaning="drafts are sampled, and sglang accepts them by rejection sampling",
+        meaning="drafts are sampled, and sglang accepts them by rejection sampling; in rounds all requests sample",
         if_set=(
             Need(lambda s, r, b: r.rejects, "the {s.runner} runner does not sample drafts"),
             Need(lambda s, r, b: s.topk == 1, "drafts are sampled only in chains, with topk 1"),
@@ -190,8 +190,10 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="returns_hidden",
         name="enable_return_hidden_states",
-        meaning="graphs are captured with hidden states",
-        if_set=(Need(lambda s, r, b: r.asks_hidden, "nothing requests the {s.runner} runner's hidden states"),),
+        meaning="graphs are captured with hidden states; in rounds every other request of a step asks for its own",
+        if_set=(
+            Need(lambda s, r, b: r.asks_hidden or r.serves, "nothing requests the {s.runner} runner's hidden states"),
+        ),
         drawn=(True,),
         later=True,
         words="graphs with hidden states",

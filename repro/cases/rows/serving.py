@@ -44,12 +44,28 @@ def launched(setup: Setup, runner: str) -> Setup:
     """The setup of rounds as one of a runner whose graphs they launch. Their windows are the target's."""
     facts, of_rounds = RUNNER_FACTS[runner], RUNNER_FACTS[setup.runner]
     windows: dict[str, Any] = {} if facts.windowed == of_rounds.windowed else {"window": 0, "swa": False}
-    return replace(setup, runner=runner, overlap=False, pool=0, disagreement=0, prefill_max_bs=0, **windows)
+    of_requests: dict[str, Any] = {
+        "returns_hidden": False,
+        "rejection": setup.rejection and facts.rejects,
+        "sampled": False,
+    }
+    of_rounds_alone = {"overlap": False, "pool": 0, "disagreement": 0, "prefill_max_bs": 0} | of_requests | windows
+    return replace(setup, runner=runner, **of_rounds_alone)
+
+
+def samples(setup: Setup, row: int) -> bool:
+    """True of a request, by its place in its step, that samples."""
+    return setup.rejection or (setup.sampled and row % 2 == int(setup.logprobs))
 
 
 def asks_logprobs(setup: Setup, row: int) -> bool:
-    """True of a request, by its place in its step, that asks for log-probabilities."""
-    return setup.logprobs and row % 2 == 0
+    """The same of one that asks for log-probabilities. Those of one that samples are of another temperature."""
+    return setup.logprobs and row % 2 == 0 and not samples(setup, row)
+
+
+def asks_states(setup: Setup, row: int) -> bool:
+    """True of a request, by its place in its step, that asks for hidden states."""
+    return setup.returns_hidden and row % 2 == 0
 
 
 ROWS: tuple[Option, ...] = (
@@ -149,5 +165,16 @@ ROWS: tuple[Option, ...] = (
         drawn=(16, 32),
         later=True,
         words="prefill graphs of up to {0} tokens",
+    ),
+    Option(
+        field="sampled",
+        name="sampled",
+        part=HARNESS,
+        meaning="every other request of a step samples, so coldly that its text is the greedy one: from the first on, "
+        "or from the second where the first asks for log-probabilities",
+        if_set=(_SERVES,),
+        drawn=(True,),
+        later=True,
+        words="requests that sample",
     ),
 )

@@ -23,15 +23,29 @@ SAMPLES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """logits: of the target, float64, [n, vocabulary]. best: the token with the largest one at each place of a text,
-    [n]. behind: how far the text's own token's logit lies below it, [n]. likely: its log-probability, [n]. noise: how
-    far rounding to the model's type moves a logit of this text."""
+    """logits, states: of the target, float64, [n, vocabulary] and [n, hidden]. best: the token with the largest logit
+    at each place of a text, [n]. behind: how far that of the text's own token lies below it, [n]. likely: its
+    log-probability, [n]. noise, states_noise: how far rounding to the model's type moves a logit, or an entry of a
+    hidden state, of this text."""
 
     logits: torch.Tensor
+    states: torch.Tensor
     best: Ints
     behind: npt.NDArray[np.float64]
     likely: npt.NDArray[np.float64]
     noise: float
+    states_noise: float
+
+    def states_off(self, states: Sequence[Sequence[float]]) -> list[float]:
+        """The largest distance of each of these hidden states from that of its place; infinite from one that there is
+        not, or of another width."""
+        count, width = self.states.shape
+        return [
+            float((torch.tensor(state, dtype=torch.float64) - self.states[place]).abs().amax())
+            if place < count and len(state) == width
+            else float("inf")
+            for place, state in enumerate(states)
+        ]
 
 
 class Teacher:
@@ -49,15 +63,17 @@ class Teacher:
         """text: one token or more."""
         ids = torch.from_numpy(np.concatenate([prompt, np.asarray(text[:-1], dtype=np.int64)]))
         by = Rounding(self._dtype, self._kv_dtype, on_gpu=self._on_gpu, seed=len(ids), samples=SAMPLES)
-        logits, _ = self._run(by, Tokens(ids=ids, positions=torch.arange(len(ids))), causal(by))
-        logits = logits[:, len(prompt) - 1 :]
+        logits, states = self._run(by, Tokens(ids=ids, positions=torch.arange(len(ids))), causal(by))
+        logits, states = (each[:, len(prompt) - 1 :] for each in (logits, states))
         exact, chosen = logits[0], torch.tensor(list(text))
         return Judged(
             logits=exact,
+            states=states[0],
             best=exact.argmax(dim=-1).numpy(),
             behind=(exact.amax(dim=-1) - exact.gather(-1, chosen[:, None])[:, 0]).numpy(),
             likely=exact.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0].numpy(),
             noise=float((logits[1:] - exact).abs().amax()),
+            states_noise=float((states[1:] - states[0]).abs().amax()),
         )
 
 

@@ -19,6 +19,7 @@ from runners.releases.reference.deepseek import Experts
 from runners.releases.reference.llama import Gated
 from runners.releases.reference.question import Answer, Question
 from runners.releases.reference.rounding import SAMPLES, Rounding, half_steps
+from runners.releases.reference.served import Judged
 from runners.sessions.third_opinion import recorded
 
 pytestmark = pytest.mark.emulated
@@ -260,3 +261,17 @@ def test_what_was_drawn_before_does_not_change_what_is_drawn(monkeypatch: pytest
             Rounding(torch.float32, on_gpu=False, seed=2).moved(values, 1.0)
         draws.append(Rounding(torch.float32, on_gpu=False, seed=1).moved(few, 1.0))
     assert torch.equal(*draws) and len(draws[0].unique()) > 1
+
+
+def test_hidden_states_of_another_width_or_place_are_off() -> None:
+    nothing = np.zeros(2)
+    judged = Judged(
+        logits=torch.zeros(2, 4),
+        states=torch.zeros((2, 3), dtype=torch.float64),
+        best=nothing.astype(np.int64),
+        behind=nothing,
+        likely=nothing,
+        noise=0.0,
+        states_noise=0.0,
+    )
+    assert judged.states_off([[0.0, 0.5, 0.0], [0.0], [0.0] * 3]) == [0.5, math.inf, math.inf]

@@ -1,5 +1,5 @@
-"""Options of rounds that a target or its cache has, on the newest release: texts and log-probabilities are the
-target's."""
+"""Options of rounds that a target, its cache or its requests have, on the newest release: texts, log-probabilities and
+hidden states are the target's."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ SETUPS = {
     "prefill graphs, and prompts beyond the largest of them": replace(
         CHAIN, prefill_max_bs=16, radix=True, disagreement=30
     ),
+    "requests that sample, and hidden states": replace(
+        TREE, sampled=True, returns_hidden=True, logprobs=True, overlap=True, disagreement=30
+    ),
+    "random drafts": replace(CHAIN, rejection=True, returns_hidden=True, disagreement=30),
     "keys and values of eight bits": replace(TREE, kv_dtype="fp8_e4m3", head_dim=32, disagreement=30),
 }
 
@@ -75,6 +79,22 @@ def returned(values: list[float]) -> tuple[Case, Trace]:
 )
 def test_log_probabilities_are_those_of_the_text(values: list[float], where: str) -> None:
     assert only(logits.judge, *returned(values)).where == where
+
+
+@pytest.mark.parametrize(
+    ("distances", "where"),
+    [
+        ([1e-6, 1e-6, 2e-6], ""),
+        ([1e-6, 1e-6], logits.STATES_COUNT),
+        ([1e-6, np.nan, np.nan], logits.STATES_COUNT),
+        ([1e-6, 1e-6, np.inf], logits.STATES),
+        ([1e-6, 1.1e-5, 1e-6], logits.STATES),
+    ],
+)
+def test_hidden_states_are_those_of_the_text(distances: list[float], where: str) -> None:
+    trace = served(**{"served.states": [distances], "served.states_noise": [1e-6]})
+    asking = replace(SMALL, setup=replace(CHAIN, returns_hidden=True))
+    assert only(logits.judge, asking, trace).where == where
 
 
 def test_refusals_of_options() -> None:

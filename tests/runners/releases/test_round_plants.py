@@ -157,6 +157,32 @@ PLANTS = {
         setup=replace(CHAIN, prefill_max_bs=64, disagreement=30),
         seen_by=((kv_rows.ORACLE, "rows of the draft"),),
     ),
+    "hidden states of a request are those of another row": Plant(
+        file="sglang/srt/managers/scheduler_components/batch_result_processor.py",
+        function="SchedulerBatchResultProcessor.process_batch_result_decode",
+        old="start = i * stride",
+        new="start = i",
+        setup=replace(CHAIN, returns_hidden=True),
+        seen_by=((logits.ORACLE, logits.STATES),),
+    ),
+    "requests sample at each other's temperatures": Plant(
+        file="sglang/srt/speculative/eagle_utils.py",
+        function="eagle_sample",
+        old="expanded_temperature = torch.repeat_interleave(\n            sampling_info.temperatures, "
+        "verify_input.draft_token_num, dim=0\n        )",
+        new="expanded_temperature = sampling_info.temperatures.flip(0).repeat_interleave(\n            "
+        "verify_input.draft_token_num, dim=0\n        )",
+        setup=replace(CHAIN, sampled=True),
+        seen_by=((text.ORACLE, text.TOKEN),),
+    ),
+    "a draft graph draws at old temperatures": Plant(
+        file=DRAFT,
+        function=EXECUTE,
+        old="self.temperatures[:raw_bs].copy_(",
+        new="self.temperatures[:raw_bs].clone().copy_(",
+        setup=replace(CHAIN, rejection=True),
+        seen_by=(("staged", "real rows of temperatures"), *DRAFTED),
+    ),
     "results are copied to the host before they are there": Plant(
         file="sglang/srt/managers/scheduler.py",
         function="Scheduler._copy_result_to_cpu",

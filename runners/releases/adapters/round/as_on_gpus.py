@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from runners.engines.active import engine
-from runners.engines.standins import native_imports, tree, verify
+from runners.engines.standins import native_imports, sampling, tree, verify
 from runners.engines.without_device import copied_to_host
 from runners.releases.adapters.verify.adapter import stand_in as stand_in_for_trees
 from runners.releases.workers.building import as_on_gpus as launched_as_on_gpus
@@ -50,6 +50,9 @@ _NOT_BUNDLED = (*_IMPORTED, "sgl_kernel.flashmla_ops", "deep_gemm")
 _IN_CUTE_DSL = "sglang.jit_kernel.dsa.cutedsl_paged_mqa_logits"
 # Since 0.5.20 what a break of a prefill graph was given is held on a CPU; before, native code holds none of it.
 _HELD_WEAKLY = "sglang.srt.compilation.weak_ref_tensor"
+# Native functions for verifying by sampling, and the modules that import them, where they do, only on a GPU.
+_SAMPLING = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
+_SAMPLE = ("sgl_kernel", "sglang.srt.speculative.eagle_info_v2", "sglang.srt.speculative.eagle_utils")
 # Functions that copy to the host while the device goes on.
 _COPIES_TO_HOST = ("async_d2h", "_async_d2h")
 _GIBIBYTES = 64.0
@@ -121,6 +124,8 @@ def _is_there(name: str) -> bool:
 def _no_questions() -> None:
     """Have all modules that are there by now answer as on a GPU."""
     launched_as_on_gpus()
+    for module in filter(None, map(sys.modules.get, _SAMPLE)):
+        vars(module).update({name: getattr(sampling, name) for name in _SAMPLING})
     for name, module in list(sys.modules.items()):
         names = vars(module)
         if name.startswith(_ASK):

@@ -26,6 +26,9 @@ from runners.releases.workers.present import GENERATION
 from runners.releases.workers.rendezvous import in_memory
 
 _PREFILL = "prefill_cuda_graph_runner"
+# The lowest temperature that sglang does not take for greedy, at which the second best token's probability is 0 but
+# where two are as likely, within rounding.
+COLD = 1.1e-6
 # Ends of a request.
 FINISHED, ABORTED = 1, 2
 
@@ -46,11 +49,20 @@ def _channels(kind: Any, wire: Wire) -> Any:
     return kind(**{name: wire if name.startswith("send_to") else None for name in names})
 
 
-def request(rid: str, prompt: Sequence[int], count: int, *, alone: bool = False, logprobs: bool = False) -> Any:
-    """A greedy request for so many tokens, whatever they are. alone: it shares no prefix with another one. logprobs: it
-    asks for their log-probabilities."""
+def request(
+    rid: str,
+    prompt: Sequence[int],
+    count: int,
+    *,
+    alone: bool = False,
+    logprobs: bool = False,
+    states: bool = False,
+    sampled: bool = False,
+) -> Any:
+    """A request for so many tokens, whatever they are. alone: it shares no prefix with another one. logprobs, states:
+    it asks for their log-probabilities, or for hidden states. sampled: it is not greedy, but as cold."""
     kind: Any = io_struct.TokenizedGenerateReqInput
-    sampling = SamplingParams(max_new_tokens=count, temperature=0.0, ignore_eos=True)
+    sampling = SamplingParams(max_new_tokens=count, temperature=COLD if sampled else 0.0, ignore_eos=True)
     sampling.normalize(None)
     fields: dict[str, Any] = {
         "rid": rid,
@@ -58,6 +70,7 @@ def request(rid: str, prompt: Sequence[int], count: int, *, alone: bool = False,
         "input_ids": array("q", prompt),
         "sampling_params": sampling,
         "return_logprob": logprobs,
+        "return_hidden_states": states,
         "logprob_start_len": -1,
         "top_logprobs_num": 0,
         "token_ids_logprob": None,
@@ -120,6 +133,18 @@ def logprobs(sent: Sequence[Any]) -> dict[str, list[float]]:
         for rid, values in zip(getattr(message, "rids", ()), each, strict=False):
             joined.setdefault(rid, []).extend(values or ())
     return joined
+
+
+def hidden_states(sent: Sequence[Any]) -> dict[str, list[list[float]]]:
+    """The hidden state from which each token of a request comes, by its name. Each message has all so far; a prefill
+    gives those of its prompt together, of which the last one counts, if it gives any."""
+    last: dict[str, list[list[float]]] = {}
+    for message in sent:
+        each = getattr(message, "output_hidden_states", None) or ()
+        for rid, states in zip(getattr(message, "rids", ()), each, strict=False):
+            if states:
+                last[rid] = [state[-1] if state and isinstance(state[0], list) else state for state in states]
+    return last
 
 
 def counts(sent: Sequence[Any], name: str) -> dict[str, int]:
