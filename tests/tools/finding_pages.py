@@ -142,10 +142,8 @@ These pages are made from `repro/findings.toml` by `python -m tests.tools.findin
 
 ## Packages for sglang's maintainers
 
-Each has the issue's text, a reproducer that needs sglang and torch alone, a candidate patch, the range that bisection
-found and a test in the form of sglang's suite. The reproducer's header says how often it was run, and on what.
-[docs/upstream.md](../upstream.md) has the commands that make one. The text is `issue.md` in a folder of the finding's
-name, or of another seed of it; the finding's page has a link to it:
+Issue text, a script that needs sglang and torch alone, a candidate patch, the range by bisection and a test for
+sglang's suite, in a folder of the seed's name, linked by the page. [docs/upstream.md](../upstream.md) makes one.
 
 {", ".join(packages)}
 """
