@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from inspect import unwrap
 from typing import Any
 
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
@@ -23,6 +24,9 @@ build = present.build
 
 
 def capture(live: Live) -> Any:
+    if live.device == "cpu":
+        # Since 0.5.16 a GPU samples the tokens of chains by a kernel (draft_topk1_postprocess), which joins them, too.
+        unwrap(type(live.draft).draft_forward).__globals__["_is_cuda"] = True
     return adaptive.captured(live, adaptive.DRAFT, partial(_capture, live), verifier)
 
 
