@@ -25,7 +25,7 @@ import pytest
 
 from fuzz.draw import profiles
 from repro.cases.case import Target
-from repro.cases.release_list import ADAPTED, USES
+from repro.cases.release_list import ADAPTED, NEWEST, USES
 from repro.cases.releases import release_order
 from repro.ledger.known import KNOWN_ISSUES
 from repro.ledger.write import VARIABLE
@@ -309,6 +309,20 @@ def without(engine: str, config: pytest.Config) -> str:
 def lacking(what: Target | str) -> str:
     """Why this target or engine cannot be used here. Looking takes a while, and hundreds of tests ask for the same."""
     return engine_lacks(what) if isinstance(what, str) else lacks(what)
+
+
+@pytest.fixture(scope="session")
+def newest_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A pool on the newest release, for tests of that release alone."""
+    with Pool(Target(NEWEST, "emulated"), timeout_s=300, log=tmp_path_factory.mktemp("newest") / "log") as shared:
+        yield shared
+
+
+@pytest.fixture
+def newest(newest_worker: Pool) -> Iterator[Pool]:
+    """The same, in which a test may change sglang."""
+    yield newest_worker
+    newest_worker.change({})
 
 
 @pytest.fixture(scope="session")

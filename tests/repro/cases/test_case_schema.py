@@ -14,7 +14,7 @@ from fuzz.draw.rounds import rounds
 from oracles.catalogue import judge_all, overall
 from repro.__main__ import main
 from repro.cases import case_schema, codec
-from repro.cases.case import Request, Setup, Step, Target
+from repro.cases.case import Request, Setup, Step
 from repro.cases.codec import Seed
 from repro.cases.options import OPTIONS
 from repro.cases.release_list import NEWEST
@@ -89,8 +89,7 @@ def test_what_a_file_cannot_have_is_no_case(part: str, changes: dict[str, Any]) 
 
 
 @pytest.mark.emulated(NEWEST)
-def test_the_example_of_the_page_runs_and_passes() -> None:
+def test_the_example_of_the_page_runs_and_passes(newest: Pool) -> None:
     case = codec.loads(EXAMPLE).case
-    with Pool(Target(NEWEST, "emulated")) as pool:
-        trace = pool.run(case)
+    trace = newest.run(case)
     assert trace.replayed == {0, 1} and overall(judge_all(case, trace)) is Status.PASS

@@ -183,10 +183,12 @@ def test_a_file_is_run_by_itself() -> None:
     assert check(NOTHING, text, Target("here", "emulated"), 1, 2, says="no such words").right == 0
 
 
+HOST = "import os\nos.environ['LACKING'] = 'put in'\n"
+
+
 def test_what_a_host_lacks_is_put_in_first() -> None:
     text = "import os, sys\nprint(os.environ['LACKING'])\n"
-    host = "import os\nos.environ['LACKING'] = 'put in'\n"
-    seen = check(NOTHING, text, Target("here", "emulated"), 0, 1, host=host)
+    seen = check(NOTHING, text, Target("here", "emulated"), 0, 1, host=HOST)
     assert (seen.right, seen.output) == (1, "put in")
     assert 0 < seen.seconds < 20
 
@@ -322,6 +324,7 @@ import os, unittest
 class Test(unittest.TestCase):
     def test_it(self):
         self.assertEqual(['wrong'] if 'post1' in os.environ['PYTHONPATH'] else [], [])
+assert os.environ['LACKING'] == 'put in'
 if __name__ == "__main__":
     unittest.main()
 """
@@ -331,6 +334,8 @@ if __name__ == "__main__":
 def test_an_exported_test_must_fail_by_its_assertion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # In place of the real one, which imports torch each time.
+    monkeypatch.setattr(command, "host", lambda: HOST)
     out = tmp_path / "test_it.py"
     words = ("export", "--sglang-test", str(out))
     assert handed_over(monkeypatch, tmp_path, UNITTEST, *words, tries=1) == 0, capsys.readouterr()

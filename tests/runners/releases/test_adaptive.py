@@ -3,7 +3,6 @@ switches from one state to another is watched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -101,24 +100,18 @@ PLANTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def editable() -> Iterator[Pool]:
-    with Pool(TARGET, timeout_s=120) as pool:
-        yield pool
-
-
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.exhaustive if number else ()) for number, name in enumerate(PLANTED)]
 )
-def test_each_place_is_watched(name: str, editable: Pool) -> None:
+def test_each_place_is_watched(name: str, newest: Pool) -> None:
     old, runner, failure = PLANTED[name]
     every = mutants(_WORKER, (sglang_path(TARGET) / _WORKER).read_text())
     planted = next(m for m in every if (m.function, m.old, m.new) == (_APPLY, old, "pass"))
-    editable.change({"edit": planted.change()})
+    newest.change({"edit": planted.change()})
     case = case_of(runner)
-    failing = {(v.oracle, v.where) for v in judge_all(case, editable.run(case)) if v.status is Status.FAIL}
+    failing = {(v.oracle, v.where) for v in judge_all(case, newest.run(case)) if v.status is Status.FAIL}
     assert failing if failure is None else failure in failing
 
 
@@ -126,10 +119,9 @@ def test_each_place_is_watched(name: str, editable: Pool) -> None:
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("adaptive", [1, 5])
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_the_newest_release_is_right(runner: str, adaptive: int, editable: Pool) -> None:
-    editable.change({})
+def test_the_newest_release_is_right(runner: str, adaptive: int, newest: Pool) -> None:
     case = case_of(runner, adaptive)
-    trace = editable.run(case)
+    trace = newest.run(case)
     assert trace.ended.how is Termination.DONE, trace.ended
     verdicts = judge_all(case, trace)
     assert overall(verdicts) is Status.PASS, verdicts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -49,18 +48,11 @@ def test_stand_ins_have_no_such_kernels() -> None:
     assert engine_refuses(setup, "cuda") == engine_refuses(replace(setup, deterministic=False), "emulated") == ""
 
 
-@pytest.fixture(scope="module")
-def editable() -> Iterator[Pool]:
-    with Pool(TARGET, timeout_s=120) as pool:
-        yield pool
-
-
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_the_newest_release_is_right(runner: str, editable: Pool) -> None:
-    editable.change({})
-    trace = editable.run(case(runner))
+def test_the_newest_release_is_right(runner: str, newest: Pool) -> None:
+    trace = newest.run(case(runner))
     assert overall(judge_all(case(runner), trace)) is Status.PASS
 
 
@@ -84,12 +76,12 @@ PLANTED = {
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", PLANTED)
-def test_what_only_it_shows(name: str, editable: Pool) -> None:
+def test_what_only_it_shows(name: str, newest: Pool) -> None:
     runner, function, old, new, oracle = PLANTED[name]
     every = mutants(ATTENTION, (sglang_path(TARGET) / ATTENTION).read_text())
-    editable.change({"edit": next(m for m in every if (m.function, m.old, m.new) == (function, old, new)).change()})
+    newest.change({"edit": next(m for m in every if (m.function, m.old, m.new) == (function, old, new)).change()})
     plain = case_of(setup_of(runner), FULL)
-    assert overall(judge_all(plain, editable.run(plain))) is Status.PASS
-    trace = editable.run(case(runner))
+    assert overall(judge_all(plain, newest.run(plain))) is Status.PASS
+    trace = newest.run(case(runner))
     assert trace.ended.how is Termination.DONE, trace.ended
     assert oracle in {v.oracle for v in judge_all(case(runner), trace) if v.status is Status.FAIL}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from fuzz.draw.aim import with_text
 from fuzz.draw.rounds import round_setup
 from oracles.catalogue import judge_all
-from repro.cases.case import Case, Setup, Target, setup_problems
+from repro.cases.case import Case, Setup, setup_problems
 from repro.cases.codec import case_from_json, case_to_json
 from repro.cases.options import OPTION, OPTIONS
 from repro.cases.release_list import NEWEST
@@ -78,18 +77,12 @@ def test_sizes_that_a_failure_does_not_need_are_the_targets_again() -> None:
     assert sizes == dict.fromkeys(DRAFT_SIZES, 0) | {"draft_num_heads": 4}
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    """On the newest release alone: older ones have bugs that these cases meet."""
-    with Pool(Target(NEWEST, "emulated"), timeout_s=120) as opened:
-        yield opened
-
-
+# On the newest release alone: older ones have bugs that these cases meet.
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("runner", ["draft", "draft_extend", "verify"])
-def test_every_oracle_judges_it(runner: str, pool: Pool) -> None:
+def test_every_oracle_judges_it(runner: str, newest: Pool) -> None:
     case = case_of(apart(runner), PADDED, PAIR)
-    trace = pool.run(case)
+    trace = newest.run(case)
     assert trace.ended.how is Termination.DONE, trace.ended
     verdicts = {verdict.oracle: verdict.status for verdict in judge_all(case, trace)}
     assert Status.FAIL not in verdicts.values(), verdicts

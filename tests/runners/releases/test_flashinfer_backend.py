@@ -11,7 +11,7 @@ import pytest
 from oracles.catalogue import judge_all, overall
 from oracles.kv_indices import NARROW
 from oracles.metadata_shape import PAST
-from repro.cases.case import Case, Request, Setup, Step, Target, seq_len_max
+from repro.cases.case import Case, Request, Setup, Step, seq_len_max
 from repro.cases.families import DEEPSEEK, fitted
 from repro.cases.release_list import NEWEST
 from repro.cases.releases import release_order
@@ -118,11 +118,10 @@ def test_a_runner_that_sglang_does_not_have_is_unsupported(pool: Pool) -> None:
 
 
 @pytest.mark.emulated(NEWEST)
-def test_padded_rows_of_a_latent_draft_are_seen_as_they_lie_in_memory() -> None:
+def test_padded_rows_of_a_latent_draft_are_seen_as_they_lie_in_memory(newest: Pool) -> None:
     """Fewer of their keys are planned than written: what is wrong is the plan of real rows (a known issue)."""
     latent = fitted(replace(SETUP, topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(4,), family=DEEPSEEK))
     case = Case(setup=latent, steps=(step(latent, 9, 5, 3, 2), step(latent, 4)))
-    with Pool(Target(NEWEST, "emulated")) as pool:
-        failed = failures(case, pool.run(case))
+    failed = failures(case, newest.run(case))
     assert failed["metadata_shape"] == {"length of a real row"}
     assert "segment of a padded row" not in failed.get("kv_indices", ())

@@ -4,7 +4,6 @@ place where a release hands them on is watched."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -131,13 +130,6 @@ PLANTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def editable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    log = tmp_path_factory.mktemp("editable") / "log"
-    with Pool(TARGET, log=log, timeout_s=120) as pool:
-        yield pool
-
-
 def own(runner: str) -> Setup:
     return setup_of(runner, algorithm="EAGLE3", mrope=True)
 
@@ -148,13 +140,13 @@ def own(runner: str) -> Setup:
     "name",
     [pytest.param(name, marks=() if name.endswith("not staged") else pytest.mark.exhaustive) for name in PLANTED],
 )
-def test_each_place_is_watched(name: str, editable: Pool) -> None:
+def test_each_place_is_watched(name: str, newest: Pool) -> None:
     runner, file, function, old, new, failure = PLANTED[name]
     case = case_of(own(runner), FULL, PADDED, SINGLE)
     every = mutants(file, (sglang_path(TARGET) / file).read_text())
     planted = next(m for m in every if (m.function, m.old, m.new) == (function, old, new))
-    editable.change({"edit": planted.change()})
-    trace = editable.run(case)
+    newest.change({"edit": planted.change()})
+    trace = newest.run(case)
     assert trace.ended.how is Termination.DONE, trace.ended
     failing = {(v.oracle, v.where) for v in judge_all(case, trace) if v.status is Status.FAIL}
     assert failure in failing
@@ -163,10 +155,9 @@ def test_each_place_is_watched(name: str, editable: Pool) -> None:
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("runner", ["draft", "draft_extend"])
-def test_the_newest_release_is_right(runner: str, editable: Pool) -> None:
-    editable.change({})
+def test_the_newest_release_is_right(runner: str, newest: Pool) -> None:
     case = case_of(own(runner), FULL, PADDED, SINGLE)
-    trace = editable.run(case)
+    trace = newest.run(case)
     verdicts = judge_all(case, trace)
     assert overall(verdicts) is Status.PASS, verdicts
     assert "reference" not in trace.facts

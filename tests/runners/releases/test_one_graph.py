@@ -37,21 +37,20 @@ def seen(pool: Pool) -> set[str]:
 
 
 @pytest.mark.emulated(NEWEST)
-def test_bugs_between_layers_are_seen() -> None:
+def test_bugs_between_layers_are_seen(newest: Pool) -> None:
     """The last layer's tokens that do not move up; attention's metadata that no layer makes anew."""
-    with Pool(TARGET, timeout_s=120) as pool:
-        trace = pool.run(CASE)
-        for number, step in enumerate(CASE.steps):
-            assert trace.path(number, "graph")["topk_index"].shape == (len(step.requests), SETUP.num_steps)
-            # One launch, with the attention calls of all layers.
-            assert int(trace.path(number, "launched")["size"]) == 4
-            assert len(trace.path(number, "metadata")["kv_indptr"]) == SETUP.num_steps
-        before = seen(pool)
-        assert before <= KNOWN
-        pool.change(mutant("if i < n - 1:", "if i < n - 1 - 1:"))
-        assert "graph_equals_eager" in seen(pool) - before
-        pool.change(mutant("attn_backend.init_forward_metadata_in_graph(forward_batch)", "pass"))
-        assert "metadata_shape" in seen(pool) - before
+    trace = newest.run(CASE)
+    for number, step in enumerate(CASE.steps):
+        assert trace.path(number, "graph")["topk_index"].shape == (len(step.requests), SETUP.num_steps)
+        # One launch, with the attention calls of all layers.
+        assert int(trace.path(number, "launched")["size"]) == 4
+        assert len(trace.path(number, "metadata")["kv_indptr"]) == SETUP.num_steps
+    before = seen(newest)
+    assert before <= KNOWN
+    newest.change(mutant("if i < n - 1:", "if i < n - 1 - 1:"))
+    assert "graph_equals_eager" in seen(newest) - before
+    newest.change(mutant("attn_backend.init_forward_metadata_in_graph(forward_batch)", "pass"))
+    assert "metadata_shape" in seen(newest) - before
 
 
 def test_it_is_refused_where_sglang_has_a_graph_a_layer() -> None:

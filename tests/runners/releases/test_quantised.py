@@ -79,19 +79,18 @@ _GUARD = "if self.store_dtype != self.dtype:"
 @pytest.mark.parametrize(
     "runner", [pytest.param(runner, marks=() if runner == "verify" else pytest.mark.exhaustive) for runner in RUNNERS]
 )
-def test_the_newest_release_is_right_and_what_only_they_run_is_watched(runner: str) -> None:
+def test_the_newest_release_is_right_and_what_only_they_run_is_watched(runner: str, newest: Pool) -> None:
     target = Target(NEWEST, "emulated")
     every = mutants(_POOL, (sglang_path(target) / _POOL).read_text())
     planted = next(m for m in every if (m.old, m.new) == (_GUARD, "if False:") and "_get_key_buffer" in m.function)
-    with Pool(target, timeout_s=120) as pool:
-        for kv_dtype in KV_DTYPES:
-            case = case_of(runner, kv_dtype)
-            trace = pool.run(case)
-            assert trace.ended.how is Termination.DONE, trace.ended
-            assert overall(judge_all(case, trace)) is Status.PASS
-        pool.change({"edit": planted.change()})
-        verdicts = {
-            kv_dtype: overall(judge_all(case, pool.run(case)))
-            for kv_dtype, case in (("", case_of(runner, "")), ("fp8_e4m3", case_of(runner)))
-        }
+    for kv_dtype in KV_DTYPES:
+        case = case_of(runner, kv_dtype)
+        trace = newest.run(case)
+        assert trace.ended.how is Termination.DONE, trace.ended
+        assert overall(judge_all(case, trace)) is Status.PASS
+    newest.change({"edit": planted.change()})
+    verdicts = {
+        kv_dtype: overall(judge_all(case, newest.run(case)))
+        for kv_dtype, case in (("", case_of(runner, "")), ("fp8_e4m3", case_of(runner)))
+    }
     assert verdicts == {"": Status.PASS, "fp8_e4m3": Status.FAIL}

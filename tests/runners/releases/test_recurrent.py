@@ -108,42 +108,39 @@ def test_accepted_drafts_matter_to_a_verify_of_recurrent_layers_alone() -> None:
 
 
 @pytest.mark.emulated(NEWEST)
-def test_oracles_see_states_that_are_not_the_requests_own() -> None:
+def test_oracles_see_states_that_are_not_the_requests_own(newest: Pool) -> None:
     """A padded row whose state is written; state slots that stay those of the capture."""
     replayed = "MambaAttnBackendBase._replay_metadata"
-    with Pool(TARGET, timeout_s=120) as pool:
-        assert failing(pool, CASE) == set()
-        pool.change(planted(BACKEND, replayed, "bs - int(num_padding),", "bs,"))
-        assert ("state_writes", "graph: temporal of padding") in failing(pool, CASE)
-        pool.change(planted(BACKEND, replayed, "list[bs - 1],", "list[bs - 1].clone(),"))
-        assert ("state_values", "temporal states of graph") in failing(pool, CASE)
+    assert failing(newest, CASE) == set()
+    newest.change(planted(BACKEND, replayed, "bs - int(num_padding),", "bs,"))
+    assert ("state_writes", "graph: temporal of padding") in failing(newest, CASE)
+    newest.change(planted(BACKEND, replayed, "list[bs - 1],", "list[bs - 1].clone(),"))
+    assert ("state_values", "temporal states of graph") in failing(newest, CASE)
 
 
 @pytest.mark.emulated(NEWEST)
-def test_oracles_see_states_that_decoding_keeps_wrongly() -> None:
+def test_oracles_see_states_that_decoding_keeps_wrongly(newest: Pool) -> None:
     """A graph that keeps them in the slots of its first launch; one for every request; and none by either path."""
     hook = "MambaAttnBackendBase._track_mamba_state_decode"
-    with Pool(TARGET, timeout_s=120) as pool:
-        assert failing(pool, KEPT) == set()
-        replayed = "MambaAttnBackendBase._replay_metadata"
-        pool.change(planted(BACKEND, replayed, "track_buf.copy_(self", "torch.clone(self"))
-        assert ("state_values", "tracked temporal states of graph, a copy") in failing(pool, KEPT)
-        mask = "forward_batch.mamba_track_mask,"
-        pool.change(planted(BACKEND, hook, mask, "torch.ones_like(forward_batch.mamba_track_mask),"))
-        assert ("state_writes", "eager: temporal of no request of the batch") in failing(pool, KEPT)
-        pool.change(planted(BACKEND, hook, "forward_batch.mamba_track_mask is None", "True"))
-        # Graph and eager agree, so that nothing else sees it.
-        assert {oracle for oracle, _ in failing(pool, KEPT)} == {"state_values"}
+    assert failing(newest, KEPT) == set()
+    replayed = "MambaAttnBackendBase._replay_metadata"
+    newest.change(planted(BACKEND, replayed, "track_buf.copy_(self", "torch.clone(self"))
+    assert ("state_values", "tracked temporal states of graph, a copy") in failing(newest, KEPT)
+    mask = "forward_batch.mamba_track_mask,"
+    newest.change(planted(BACKEND, hook, mask, "torch.ones_like(forward_batch.mamba_track_mask),"))
+    assert ("state_writes", "eager: temporal of no request of the batch") in failing(newest, KEPT)
+    newest.change(planted(BACKEND, hook, "forward_batch.mamba_track_mask is None", "True"))
+    # Graph and eager agree, so that nothing else sees it.
+    assert {oracle for oracle, _ in failing(newest, KEPT)} == {"state_values"}
 
 
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize(("runner", "family"), [("verify", MAMBA2), ("decode", KDA), ("draft", GDN)])
-def test_other_families_keep_states_and_drafts_leave_them_alone(runner: str, family: str) -> None:
+def test_other_families_keep_states_and_drafts_leave_them_alone(runner: str, family: str, newest: Pool) -> None:
     case = replace(
         ACCEPTED if runner == "verify" else CASE, setup=fitted(setup_of(runner, capture_bs=(4,), family=family))
     )
-    with Pool(TARGET, timeout_s=120) as pool:
-        trace = pool.run(case)
+    trace = newest.run(case)
     verdicts = {verdict.oracle: verdict for verdict in judge_all(case, trace)}
     assert not [verdict for verdict in verdicts.values() if verdict.status is Status.FAIL]
     assert verdicts["state_values"].status is verdicts["state_writes"].status is Status.PASS
@@ -169,24 +166,23 @@ def test_states_are_kept_at_whole_pages_and_once_a_verify_at_most() -> None:
 
 
 @pytest.mark.emulated(NEWEST)
-def test_oracles_see_what_a_commit_does_wrong() -> None:
+def test_oracles_see_what_a_commit_does_wrong(newest: Pool) -> None:
     """One token too many; and a state that is kept at any length, is another, or is not kept."""
     lengths, drafts = (3, 3, 16), (1, 2, 3)
     rows = zip(step(*PADDED).requests, lengths, drafts, strict=True)
     requests = tuple(replace(r, seq_len=length, accepted=accepted) for r, length, accepted in rows)
     case = Case(setup=VERIFY, steps=(step(*SINGLE), Step(requests=requests, layout=3)))
     of_other, kept = (("state_values", f"{each}temporal states of graph behind a commit") for each in ("", "tracked "))
-    with Pool(TARGET, timeout_s=120) as pool:
-        # A change that changes nothing, of a module that asks while it is imported whether it runs on a CPU.
-        pool.change(planted(LINEAR, "GDNAttnBackend.forward_extend", NOTHING, NOTHING))
-        assert failing(pool, case) == set()
-        pool.change(planted(COMMITS, "commit_mamba_states_after_verify", ACCEPTED_LAST, MORE))
-        seen = failing(pool, case)
-        assert of_other in seen and {oracle for oracle, _ in seen} == {"state_values"}
-        pool.change(planted(SCATTER, "_fused_commit_track_indices_kernel", "tl.where(cross, cand, -1)", "cand"))
-        assert ("state_writes", "graph: temporal of no request of the batch") in failing(pool, case)
-        copies = "scatter_mamba_states_after_mtp_verify"
-        pool.change(planted(SCATTER, copies, "mamba_steps_to_track,", "last_correct_step_indices,"))
-        assert kept in failing(pool, case)
-        pool.change(planted(SCATTER, copies, "if mamba_track_indices is not None:", "if False:"))
-        assert kept in failing(pool, case)
+    # A change that changes nothing, of a module that asks while it is imported whether it runs on a CPU.
+    newest.change(planted(LINEAR, "GDNAttnBackend.forward_extend", NOTHING, NOTHING))
+    assert failing(newest, case) == set()
+    newest.change(planted(COMMITS, "commit_mamba_states_after_verify", ACCEPTED_LAST, MORE))
+    seen = failing(newest, case)
+    assert of_other in seen and {oracle for oracle, _ in seen} == {"state_values"}
+    newest.change(planted(SCATTER, "_fused_commit_track_indices_kernel", "tl.where(cross, cand, -1)", "cand"))
+    assert ("state_writes", "graph: temporal of no request of the batch") in failing(newest, case)
+    copies = "scatter_mamba_states_after_mtp_verify"
+    newest.change(planted(SCATTER, copies, "mamba_steps_to_track,", "last_correct_step_indices,"))
+    assert kept in failing(newest, case)
+    newest.change(planted(SCATTER, copies, "if mamba_track_indices is not None:", "if False:"))
+    assert kept in failing(newest, case)

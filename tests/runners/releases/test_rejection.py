@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import types
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -172,23 +171,17 @@ PLANTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def editable() -> Iterator[Pool]:
-    with Pool(TARGET, timeout_s=120) as pool:
-        yield pool
-
-
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.exhaustive if number else ()) for number, name in enumerate(PLANTED)]
 )
-def test_each_place_is_watched(name: str, editable: Pool) -> None:
+def test_each_place_is_watched(name: str, newest: Pool) -> None:
     file, function, old, new, failure = PLANTED[name]
     every = mutants(file, (sglang_path(TARGET) / file).read_text())
     planted = next(m for m in every if (m.function, m.old, m.new) == (function, old, new))
-    editable.change({"edit": planted.change()})
-    trace = editable.run(CASE)
+    newest.change({"edit": planted.change()})
+    trace = newest.run(CASE)
     assert trace.ended.how is Termination.DONE, trace.ended
     failing = {(v.oracle, v.where) for v in judge_all(CASE, trace) if v.status is Status.FAIL}
     assert failure in failing
@@ -196,9 +189,8 @@ def test_each_place_is_watched(name: str, editable: Pool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
-def test_the_newest_release_is_right(editable: Pool) -> None:
-    editable.change({})
-    trace = editable.run(CASE)
+def test_the_newest_release_is_right(newest: Pool) -> None:
+    trace = newest.run(CASE)
     verdicts = judge_all(CASE, trace)
     assert overall(verdicts) is Status.PASS, verdicts
     assert "reference" not in trace.facts

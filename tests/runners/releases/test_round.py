@@ -3,7 +3,6 @@ with planted bugs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -341,18 +340,12 @@ def test_requests_go_before_tokens_when_a_case_is_made_smaller() -> None:
     assert (smallest.setup.topk, smallest.setup.disagreement, smallest.setup.overlap) == (1, 0, False)
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(TARGET, timeout_s=300) as opened:
-        yield opened
-
-
 def texts(trace: Trace) -> list[list[list[int]]]:
     return [trace.path(number, "served")["tokens"].tolist() for number in range(len(STEPS))]
 
 
 @pytest.mark.emulated(NEWEST)
-def test_texts_are_the_same_for_every_way_of_drafting(pool: Pool) -> None:
+def test_texts_are_the_same_for_every_way_of_drafting(newest: Pool) -> None:
     """Chains and trees, drafts that are accepted and such that are not, pages, both event loops; graphs ran."""
     ways = (
         CHAIN,
@@ -362,7 +355,7 @@ def test_texts_are_the_same_for_every_way_of_drafting(pool: Pool) -> None:
     traces = []
     for setup in ways:
         case = Case(setup=setup, steps=STEPS)
-        trace = pool.run(case)
+        trace = newest.run(case)
         assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
         launched = {count.split()[2] for count in trace.facts["launches"].split(", ")}
         assert launched == {"draft", "verify", "draft_extend"}
@@ -382,9 +375,9 @@ def test_texts_are_the_same_for_every_way_of_drafting(pool: Pool) -> None:
     ],
     ids=["chain", "tree"],
 )
-def test_retraction_abort_and_a_cached_prefix_change_no_text(pool: Pool, setup: Setup) -> None:
+def test_retraction_abort_and_a_cached_prefix_change_no_text(newest: Pool, setup: Setup) -> None:
     case = Case(setup=setup, steps=HAPPENING)
-    trace = pool.run(case)
+    trace = newest.run(case)
     assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
     assert int(trace.facts["retractions"]) > 0 and int(trace.facts["cached tokens"]) > 0
     assert trace.path(0, "served")["ended"].tolist() == [2, 1, 1]

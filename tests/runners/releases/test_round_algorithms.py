@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -41,17 +40,11 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(TARGET, timeout_s=300) as opened:
-        yield opened
-
-
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", SETUPS)
-def test_texts_are_the_targets(name: str, pool: Pool) -> None:
+def test_texts_are_the_targets(name: str, newest: Pool) -> None:
     case = Case(setup=SETUPS[name], steps=STEPS)
-    trace = pool.run(case)
+    trace = newest.run(case)
     assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
     launched = {count.split()[2] for count in trace.facts["launches"].split(", ")}
     assert launched == {"draft", "verify", "draft_extend"}

@@ -3,7 +3,6 @@ hidden states are the target's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -41,18 +40,12 @@ SETUPS = {
 }
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(TARGET, timeout_s=300) as opened:
-        yield opened
-
-
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", SETUPS)
-def test_texts_are_the_targets(name: str, pool: Pool) -> None:
+def test_texts_are_the_targets(name: str, newest: Pool) -> None:
     case = Case(setup=SETUPS[name], steps=STEPS)
-    trace = pool.run(case)
+    trace = newest.run(case)
     assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
     assert int(trace.facts["retractions"]) > 0
     accepted = [seen.array for seen in trace.seen if (seen.path, seen.name) == ("round_graph", "accepted")]

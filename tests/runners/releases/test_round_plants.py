@@ -238,12 +238,11 @@ PLANTS = {
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", PLANTS)
-def test_a_planted_bug_is_seen(name: str) -> None:
+def test_a_planted_bug_is_seen(name: str, newest: Pool) -> None:
     plant = PLANTS[name]
     case = Case(setup=plant.setup, steps=plant.steps)
-    with Pool(TARGET, timeout_s=300) as planting:
-        planting.change(planted(TARGET, plant.file, plant.function, plant.old, plant.new))
-        trace = planting.run(case)
+    newest.change(planted(TARGET, plant.file, plant.function, plant.old, plant.new))
+    trace = newest.run(case)
     places = wheres(judge_all(case, trace))
     seen = {(oracle, where) for oracle in places for where in places[oracle]}
     assert seen >= set(plant.seen_by), (seen, trace.ended)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -249,12 +249,6 @@ def test_the_newest_release_turns_away_what_its_graphs_have_no_hidden_states_for
     assert trace.get(0, "asked", "hidden") == 0
     assert trace.replayed == {0}
     assert bucket.judge(case, trace).status is Status.PASS
-
-
-@pytest.fixture(scope="module")
-def newest() -> Iterator[Pool]:
-    with Pool(Target("0.5.23", "emulated")) as pool:
-        yield pool
 
 
 @pytest.mark.emulated("0.5.13")

@@ -62,9 +62,8 @@ def planted(edit: Edit, case: Case, folder: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def traces() -> dict[Case, Trace]:
-    with Pool(TARGET, timeout_s=120) as pool:
-        return {case: pool.run(case) for case in (DECODE, VERIFY)}
+def traces(newest_worker: Pool) -> dict[Case, Trace]:
+    return {case: newest_worker.run(case) for case in (DECODE, VERIFY)}
 
 
 @pytest.mark.emulated(NEWEST)

@@ -3,6 +3,7 @@ still agree and every watched buffer holds what it should."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,20 +38,31 @@ def failing(pool: Pool, case: Case) -> set[tuple[str, str]]:
     return {(v.oracle, v.where) for v in judge_all(case, trace) if v.status is Status.FAIL}
 
 
-def test_a_mutant_that_kv_reads_sees() -> None:
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Pool]:
+    with Pool(TARGET, timeout_s=120) as pool:
+        yield pool
+
+
+@pytest.fixture
+def pool(worker: Pool) -> Pool:
+    worker.change({})
+    return worker
+
+
+def test_a_mutant_that_kv_reads_sees(pool: Pool) -> None:
     """Keys without their last element, in the graph and in eager alike: the reference sees by values that both are
     wrong."""
     kernel, bound = ATTENTION + "triton_ops/decode_attention.py", "mask_d = offs_d < Lk"
     narrow = edit(kernel, "_fwd_kernel_stage1", bound, f"{bound} - 1")
-    with Pool(TARGET, timeout_s=120) as pool:
-        assert failing(pool, HALF_FULL) == failing(pool, DECODE) == set()
-        pool.change(narrow)
-        seen = failing(pool, DECODE)
-        assert ("kv_reads", "a slot is read in part") in seen
-        assert {oracle for oracle, _ in seen} == {"kv_reads", "reference"}
+    assert failing(pool, HALF_FULL) == failing(pool, DECODE) == set()
+    pool.change(narrow)
+    seen = failing(pool, DECODE)
+    assert ("kv_reads", "a slot is read in part") in seen
+    assert {oracle for oracle, _ in seen} == {"kv_reads", "reference"}
 
 
-def test_mutants_that_bucket_and_verified_see() -> None:
+def test_mutants_that_bucket_and_verified_see(pool: Pool) -> None:
     """A runner that takes no full batch any more, though it was captured for one; a verify without a graph whose result
     keeps one row of each request, in a batch that is padded."""
     refusing = edit(
@@ -66,15 +78,14 @@ def test_mutants_that_bucket_and_verified_see() -> None:
         "num_tokens = bs",
     )
     eager = case_of(setup_of("verify_eager", backend="fa3", head_dim=64, dtype="float16", capture_bs=(4,)), PAIR)
-    with Pool(TARGET, timeout_s=120) as pool:
-        assert failing(pool, eager) == set()
-        pool.change(refusing)
-        assert failing(pool, DECODE) == {("bucket", "a batch refused that a graph holds")}
-        pool.change(short)
-        assert failing(pool, eager) == {("verified", "rows of an output")}
+    assert failing(pool, eager) == set()
+    pool.change(refusing)
+    assert failing(pool, DECODE) == {("bucket", "a batch refused that a graph holds")}
+    pool.change(short)
+    assert failing(pool, eager) == {("verified", "rows of an output")}
 
 
-def test_mutants_that_attributes_sees() -> None:
+def test_mutants_that_attributes_sees(pool: Pool) -> None:
     """A backend that keeps the KV pool that it was lent for its metadata, which every later call lends it again; and a
     worker without a number that it reads behind what this release comes to."""
     keeping = edit(
@@ -90,14 +101,13 @@ def test_mutants_that_attributes_sees() -> None:
         "pass",
     )
     lent = case_of(setup_of("frozen_kv_mtp"), PAIR)
-    with Pool(TARGET, timeout_s=120) as pool:
-        assert failing(pool, lent) == set()
-        pool.change(keeping)
-        assert failing(pool, lent) == {("attributes", "token_to_kv_pool")}
-        pool.change(lacking)
-        layered = case_of(setup_of("verify_eager_multi_layer"), PAIR)
-        absent = [v.where for v in judge_all(layered, pool.run(layered)) if v.oracle == "attributes"]
-        assert absent == ["never made: speculative_num_draft_tokens"]
+    assert failing(pool, lent) == set()
+    pool.change(keeping)
+    assert failing(pool, lent) == {("attributes", "token_to_kv_pool")}
+    pool.change(lacking)
+    layered = case_of(setup_of("verify_eager_multi_layer"), PAIR)
+    absent = [v.where for v in judge_all(layered, pool.run(layered)) if v.oracle == "attributes"]
+    assert absent == ["never made: speculative_num_draft_tokens"]
 
 
 def test_what_a_session_forgets(tmp_path: Path) -> None:
