@@ -37,6 +37,7 @@ from repro.suspects.ranking import suspects
 from repro.traces.campaign import Campaign, CampaignFinding
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Termination
 from repro.upstream.edits import EditNotFound, edited
 from runners.processes.pool import Pool
 from runners.processes.rig import rig
@@ -170,7 +171,7 @@ def _tried(options: argparse.Namespace, row: Row) -> Result:
     target = Target(str(make_overlay(sglang_path(control), what, row.edits, out / "checkouts")), options.engine)
     log = out / "control.log"
     with _hooks(options, target, out) as hooks, Pool(control, timeout_s=options.timeout, log=log) as pool:
-        beside = _Control(pool.run)
+        beside = Control(pool.run)
         done = _campaign(options, row, target, replace(hooks, explain=beside.explain))
     if done.stopped == "interrupted":
         raise KeyboardInterrupt
@@ -217,18 +218,22 @@ def _hooks(options: argparse.Namespace, target: Target, out: Path) -> Iterator[H
         yield hooks
 
 
-class _Control:
+class Control:
     """The release as it is. Mutable. seen: failures that it has, too. run: a case on it."""
 
     def __init__(self, run: Run) -> None:
         self._run, self.seen = run, set[str]()
 
     def explain(self, case: Case, failures: Sequence[Verdict]) -> Explained:
-        """The failures that the control does not have in this case."""
+        """The failures that the control does not have in this case. None, where the control does not come through it:
+        behind that it would have more."""
         if not failures:
             return Explained()
-        usual = {v.fingerprint for v in judge_all(case, self._run(case)) if v.status is Status.FAIL}
+        trace = self._run(case)
+        usual = {v.fingerprint for v in judge_all(case, trace) if v.status is Status.FAIL}
         self.seen |= {f"{v.oracle} at {v.where}" for v in failures if v.fingerprint in usual}
+        if trace.ended.how is not Termination.DONE:
+            return Explained()
         return Explained(left=tuple(v for v in failures if v.fingerprint not in usual))
 
 

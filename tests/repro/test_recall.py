@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from fuzz.__main__ import main
-from repro.cases.case import Target
+from fuzz.commands.recall import Control
+from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.recall.results import ERROR, FOUND, MISSED, OUT, Result, by_family, exit_code, markdown, totals
 from repro.recall.rows import BadRows, Row, chosen, load
 from repro.traces.exit_codes import ExitCode
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import End, Termination, Trace
 from repro.upstream.edits import Edit, edited
 from runners.targets.environments import installed, sglang_path
 
@@ -129,3 +132,12 @@ def test_figures_are_of_all_rows_and_of_those_in_reach() -> None:
     assert "| padding | 1 | 1 | 0 |" in table
     assert "| #23037 | padding | draft/triton | no | slot0_padding: rows | 3 | 9 |  | 1 |" in table
     assert [Result.from_json(result.to_json()) for result in results] == results
+
+
+@pytest.mark.parametrize(("how", "is_left"), [(Termination.DONE, True), (Termination.RAISED, False)])
+def test_a_case_that_the_control_does_not_come_through_says_nothing(how: Termination, is_left: bool) -> None:
+    setup = Setup(runner="draft", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(2,), slots=3)
+    case = Case(setup=setup, steps=(Step(requests=(Request(slot=1, seq_len=1, data=0),)),))
+    failure = Verdict(oracle="staged", status=Status.FAIL, where="real rows of x")
+    ended = End(how=how, step=0, path="graph", what="" if is_left else "AssertionError")
+    assert Control(lambda _: Trace(ended=ended)).explain(case, [failure]).left == ((failure,) if is_left else ())
