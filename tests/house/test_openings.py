@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from repro.cases.case import setup_problems
 from repro.traces.trace import End, Termination, Trace
+from tests.tools.family_costs import LLAMA, PAIRS, Cost, alike
 from tests.tools.openings import Opening, table
 from tests.tools.parts import Parts
 
@@ -53,3 +56,20 @@ def test_the_table_has_means_of_sessions_that_ran_their_case() -> None:
     assert lines[0].startswith("draft: 2 of 3 sessions")
     assert "model                          2.000   3.000" in "\n".join(lines)
     assert table("draft", [refused]) == ["draft: none of 1 sessions ran its first case", "  unsupported: "]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_families_are_measured_in_one_setup(pair: str) -> None:
+    each = alike(*pair.split("/"))
+    assert next(iter(each)) == LLAMA and len(each) > 2
+    assert not [problem for setup in each.values() for problem in setup_problems(setup)]
+    assert (
+        len({replace(setup, family="", hidden_size=0, dtype="", window=0, swa=False) for setup in each.values()}) == 1
+    )
+
+
+def test_a_cost_is_shown_in_times_of_llamas() -> None:
+    llama = Cost(opening=0.5, step=0.02, memory=1.0)
+    other = Cost(opening=1.0, step=0.05, memory=1.25)
+    assert llama.row("decode/triton", LLAMA, None) == "| decode/triton | Llama | 0.50 s | 20 ms | 1.0 GiB |"
+    assert other.row("decode/triton", "kda", llama) == "| decode/triton | kda | 1.00 s (2.0) | 50 ms (2.5) | 1.2 GiB |"
