@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from oracles.tolerance import multiplied, of_rounds
+from oracles.tolerance import NOISE_FACTOR, multiplied, of_rounds
 from oracles.trace_index import Record, Wrong, conclude_each, text
 from repro.cases.case import Case, Setup
-from repro.cases.rows.serving import SLIDING
+from repro.cases.rows.serving import NOISE, SLIDING
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -53,13 +53,15 @@ def _wrong(
 ) -> Iterator[Wrong]:
     """One for each cache in which a row of this request differs by more than rounding can make of the largest value."""
     for name in afresh:
-        if name in OF_REQUESTS:
+        if name in OF_REQUESTS or name.startswith(NOISE):
             continue
         # A sliding layer keeps the rows that the next token sees. A round may end past the text.
         ends = max(int(afresh["lengths"][place]), int(values["new_seq_lens"][row]))
         first = max(0, ends - setup.window) if name.startswith(SLIDING) else 0
         got, want = values[name][row, first:length], afresh[name][place, first:length]
         allowed = of_rounds(float(np.abs(afresh[name]).max(initial=0.0)), setup.dtype, setup.kv_dtype)
+        if f"{NOISE}{name}" in afresh:  # an entry that rounds to the next one moves all layers behind it
+            allowed += NOISE_FACTOR * float(afresh[f"{NOISE}{name}"][place])
         apart = np.flatnonzero(~np.isclose(got, want, rtol=0.0, atol=allowed))
         if not apart.size:
             continue

@@ -344,9 +344,9 @@ class Recorded(StrEnum):
         "round, 1 a prefill, 2 a prefill behind a retraction.")
     AFRESH = PathRow("afresh", When.ONCE, sessions=OF_ROUNDS, oracle="kv_rows",
         where="all requests have ended, and not all by an abort",
-        arrays="requests, lengths, cached int64 [n]; WHOSE_KIND float32 [n, context]",
+        arrays="requests, lengths, cached int64 [n]; WHOSE_KIND float32 [n, context]; noise_WHOSE_KIND float32 [n]",
         meaning="KV rows of prompt and text of each request, one number a token, from one prefill that shares no "
-        "prefix. cached: tokens that were found in the tree cache when the request was served.")
+        "prefix. cached: tokens found in the tree cache. noise_: how far rounding to eight bits moves them.")
     ROUND_LAUNCH = PathRow("round_launch", When.ROUND_LAUNCH, sessions=OF_ROUNDS, where="a graph is launched",
         arrays="RUNNER/PATH/NAME",
         meaning="What a session of that runner records of a launch, and as req_to_token row 0 and the rows of the "

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from repro.cases.rows.serving import NOISE
 from repro.traces.paths import Recorded
 from runners.recording.observer import HarnessError, Watch
 from runners.releases.adapters.round import scheduler as serving
@@ -53,20 +54,35 @@ class Afresh:
 
     def see(self, texts: Texts, cached: Mapping[int, int], watch: Watch) -> None:
         """Serve these on an idle scheduler with an empty tree cache, and record their KV rows."""
+        self._serve(texts)
+        numbers = sorted(texts)
+        watch.see(-1, Recorded.AFRESH, "requests", np.array(numbers))
+        watch.see(-1, Recorded.AFRESH, "lengths", np.array([len(texts[number]) for number in numbers]))
+        watch.see(-1, Recorded.AFRESH, "cached", np.array([cached.get(number, 0) for number in numbers]))
+        for name, table in self._tables().items():
+            watch.see(-1, Recorded.AFRESH, name, table.numpy())
+
+    def see_noise(self, texts: Texts, watch: Watch) -> None:
+        """Serve them once more, now that embeddings are moved, and record how far that moves their KV rows at most."""
+        unmoved = self._tables()
+        self._serve(texts)
+        for name, table in self._tables().items():
+            watch.see(-1, Recorded.AFRESH, f"{NOISE}{name}", (table - unmoved[name]).abs().amax(dim=1).numpy())
+
+    def _tables(self) -> dict[str, torch.Tensor]:
+        """The rows of all requests, in the order of their numbers, [n, context]."""
+        numbers = sorted(self.rows)
+        return {name: torch.stack([self.rows[n][name] for n in numbers]).cpu() for name in self.rows[numbers[0]]}
+
+    def _serve(self, texts: Texts) -> None:
         clock = _AllAtOnce(texts, self.wire)
+        self.rows = {}
         # Sliding layers may have no KV slots for all of a prompt at once.
         hybrid = is_hybrid(self.scheduler.tp_worker.model_runner.token_to_kv_pool)
         with self._prefills_seen(), nullcontext() if hybrid else _unchunked(self.scheduler):
             serving.run(self.scheduler, self.wire, clock)
         if self.rows.keys() != texts.keys():
             raise HarnessError(f"of requests {sorted(texts)} only {sorted(self.rows)} were prefilled afresh")
-        numbers = sorted(texts)
-        watch.see(-1, Recorded.AFRESH, "requests", np.array(numbers))
-        watch.see(-1, Recorded.AFRESH, "lengths", np.array([len(texts[number]) for number in numbers]))
-        watch.see(-1, Recorded.AFRESH, "cached", np.array([cached.get(number, 0) for number in numbers]))
-        for name in self.rows[numbers[0]]:
-            table = torch.stack([self.rows[number][name] for number in numbers])
-            watch.see(-1, Recorded.AFRESH, name, table.cpu().numpy())
 
     @contextmanager
     def _prefills_seen(self) -> Iterator[None]:

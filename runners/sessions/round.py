@@ -35,6 +35,8 @@ from runners.sessions.rounds import Rounds, apart, number_of, off
 from runners.sessions.state import State
 
 Prompts = Sequence[Sequence[Ints]]
+# By how much rounding to a type with three bits of mantissa moves a number at most, relative to it.
+EIGHT_BITS = 1.0 + 2.0**-4
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
@@ -112,8 +114,14 @@ class Served:
         cached = serving.counts(self.wire.sent, "cached_tokens")
         self._clear()
         with serving.without_graphs(self.scheduler), sglang_errors():
-            Afresh(self.scheduler, self.wire).see(texts, {number_of(rid): n for rid, n in cached.items()}, watch)
+            afresh = Afresh(self.scheduler, self.wire)
+            afresh.see(texts, {number_of(rid): n for rid, n in cached.items()}, watch)
             self.scheduler.flush_cache()
+            if self.setup.kv_dtype:
+                self._clear()
+                with self._embeddings_moved(EIGHT_BITS, unevenly=True):
+                    afresh.see_noise(texts, watch)
+                self.scheduler.flush_cache()
 
     def _go_without_graphs(self, case: Case, prompts: Prompts, watch: Watch, by_graph: Way) -> None:
         """Serve the same again, and where a whole number differs as often as it takes to see whether rounding does it:
@@ -159,11 +167,12 @@ class Served:
         for tensor in serving.caches(self.scheduler).values():
             tensor.zero_()
 
-    def _embeddings_moved(self, factor: float) -> AbstractContextManager[None]:
-        """The same in both models, of which the draft may have the target's own."""
+    def _embeddings_moved(self, factor: float, *, unevenly: bool = False) -> AbstractContextManager[None]:
+        """The same in both models, of which the draft may have the target's own. unevenly: each entry up or down, which
+        a norm leaves as it is."""
         parameters = (p for model in serving.models(self.scheduler) for p in model.named_parameters())
         moved = {values.data_ptr(): values.data for name, values in parameters if "embed" in name}
-        return scaled(list(moved.values()), factor) if factor != 1.0 else nullcontext()
+        return scaled(list(moved.values()), factor, unevenly=unevenly) if factor != 1.0 else nullcontext()
 
     def _record(self, case: Case, prompts: Prompts, watch: Watch, way: Way) -> Texts:
         """Prompt and text of each request that was not aborted, by its number."""
@@ -224,11 +233,14 @@ def _see_judged(watch: Watch, number: int, judged: Sequence[Judged | None]) -> N
 
 
 @contextmanager
-def scaled(tensors: Sequence[torch.Tensor], factor: float) -> Iterator[None]:
-    """While entered, these are so many times what they were."""
+def scaled(tensors: Sequence[torch.Tensor], factor: float, *, unevenly: bool = False) -> Iterator[None]:
+    """While entered, these are so many times what they were; unevenly: every other entry is as much smaller."""
     unmoved = [tensor.clone() for tensor in tensors]
     for tensor in tensors:
-        tensor.mul_(factor)
+        by = torch.full_like(tensor, factor)
+        if unevenly:
+            by.view(-1)[1::2] = 2.0 - factor
+        tensor.mul_(by)
     try:
         yield
     finally:

@@ -14,6 +14,8 @@ _SERVES = Need(lambda s, r, b: r.serves, "the {s.runner} runner has no scheduler
 DISAGREEMENT_MAX = 1000
 # How rounds' records name the caches of a target's sliding layers, where these have KV slots of their own.
 SLIDING = "target_sliding"
+# And how far rounding of a cache to eight bits moves a request's rows.
+NOISE = "noise_"
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
 _AHEAD = 3
