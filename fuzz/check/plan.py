@@ -17,9 +17,9 @@ from repro.cases.runner_facts import RUNNER_FACTS, TOY
 
 # Processor seconds of all sessions, were each in a process of its own: enough for every stored seed and every setup
 # that shows an option with a runner or a backend that no other does, and for some ten seeds more.
-BUDGET = 265.0
-# Of a plain setup, and of one that differs from it in kind or size.
-CASES_PLAIN, CASES_OTHER = 3, 2
+BUDGET = 305.0
+# Of a plain setup, of one that differs from it in kind or size, and of one whose cases are whole rounds.
+CASES_PLAIN, CASES_OTHER, CASES_SERVED = 3, 2, 1
 # Options in which setups of a pair differ in kind, and not in size alone.
 KINDS = ("algorithm", "topk", "page_size", *(option.field for option in OPTIONS if option.sets_apart))
 
@@ -144,6 +144,7 @@ def directed(runner: str, backend: str) -> tuple[Item, list[Item], list[Item]]:
 
 def _item(setup: Setup, kind: str, first: int = CASES_OTHER) -> Item:
     """With so many of its first cases, and those in which another rank is busier."""
+    first = CASES_SERVED if RUNNER_FACTS[setup.runner].serves else first
     valid = [case for case in written(setup) if not problems(case)]
     busier = [case for case in valid[first:] if any(step.elsewhere for step in case.steps)]
     return Item(name=f"{setup.runner}/{setup.backend} {kind}", cases=(*valid[:first], *busier))
