@@ -69,7 +69,7 @@ def option_named(name: str, others: Iterable[str] = ()) -> Option:
 
 def full_name(name: str, known: Collection[str]) -> str:
     """The name that this short form means; as sglang's parser has it, the start of one name alone means that name."""
-    if name in known or name in NAMED or name in _SHORT:
+    if name in known or name in NAMED or name in _SHORT or name in MAX_BS:
         return _SHORT.get(name, name)
     begin = {other for other in (*known, *NAMED) if other.startswith(name)}
     return begin.pop() if len(begin) == 1 else name

@@ -70,6 +70,7 @@ def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypat
             "page_table": torch.zeros(sequences, 2, dtype=torch.int32),
             "cache_seqlens": torch.full((sequences,), 4, dtype=torch.int32),
             "cu_seqlens_q": torch.arange(0, 7, each, dtype=torch.int32),
+            "max_seqlen_q": each,
         }
         for captured in (False, True):
             monkeypatch.setattr(engine, "capturing", lambda captured=captured: captured)
