@@ -44,7 +44,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 
 def _allowed(setup: Setup, place: int, afresh: Mapping[str, Array]) -> dict[str, float]:
-    """How far off a row of this request may lie, by cache; without those in which rounding can hide any row."""
+    """The distance that a row of this request may have, by cache; a cache is left out if rounding can hide any row."""
     allowed: dict[str, float] = {}
     for name in afresh.keys() - OF_REQUESTS:
         if name.startswith(NOISE):
