@@ -227,16 +227,16 @@ def test_kv_rows_are_those_of_a_prefill(rows: list[float], cached: int, wheres: 
 )
 def test_kv_rows_of_eight_bits_may_lie_as_far_off_as_rounding_moves_them(noise: float, status: Status) -> None:
     """A row 1.5 off, of rows up to 4 whose next number of eight bits is 0.5 away."""
-    values = {
-        "afresh.requests": [0],
-        "afresh.lengths": [4],
-        "afresh.cached": [0],
-        "afresh.draft_k0": [[1.0, 2.0, 3.0, 4.0]],
-        "afresh.noise_draft_k0": [noise],
-        "round_graph.requests": [0],
-        "round_graph.new_seq_lens": [4],
-        "round_graph.draft_k0": [[1.0, 3.5, 3.0, 4.0]],
+    afresh = {
+        "requests": [0],
+        "lengths": [4],
+        "cached": [0],
+        "draft_k0": [[1.0, 2.0, 3.0, 4.0]],
+        "noise_draft_k0": [noise],
     }
+    graph = {"requests": [0], "new_seq_lens": [4], "draft_k0": [[1.0, 3.5, 3.0, 4.0]]}
+    places = {"afresh": afresh, "round_graph": graph}
+    values = {f"{path}.{name}": value for path, each in places.items() for name, value in each.items()}
     case = replace(SMALL, setup=replace(CHAIN, kv_dtype="fp8_e4m3"))
     assert only(kv_rows.judge, case, recorded(**values)).status is status
 
