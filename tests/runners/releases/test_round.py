@@ -222,25 +222,6 @@ def test_kv_rows_are_those_of_a_prefill(rows: list[float], cached: int, wheres: 
     assert wheres or [v.status for v in verdicts] == [Status.PASS]
 
 
-@pytest.mark.parametrize(
-    ("noise", "status"), [(0.0, Status.FAIL), (0.2, Status.FAIL), (0.3, Status.PASS), (1.0, Status.UNKNOWN)]
-)
-def test_kv_rows_of_eight_bits_may_lie_as_far_off_as_rounding_moves_them(noise: float, status: Status) -> None:
-    """A row 1.5 off, of rows up to 4 whose next number of eight bits is 0.5 away."""
-    afresh = {
-        "requests": [0],
-        "lengths": [4],
-        "cached": [0],
-        "draft_k0": [[1.0, 2.0, 3.0, 4.0]],
-        "noise_draft_k0": [noise],
-    }
-    graph = {"requests": [0], "new_seq_lens": [4], "draft_k0": [[1.0, 3.5, 3.0, 4.0]]}
-    places = {"afresh": afresh, "round_graph": graph}
-    values = {f"{path}.{name}": value for path, each in places.items() for name, value in each.items()}
-    case = replace(SMALL, setup=replace(CHAIN, kv_dtype="fp8_e4m3"))
-    assert only(kv_rows.judge, case, recorded(**values)).status is status
-
-
 def test_what_is_freed_twice_is_named_with_both_places() -> None:
     first = np.frombuffer(b"srt/mem_cache/common.py release:3", np.uint8)
     [verdict] = leaks.judge(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from oracles import leaks, logits
+from oracles import kv_rows, leaks, logits
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.cases.release_list import NEWEST
@@ -16,7 +16,7 @@ from repro.traces.finding import Status
 from repro.traces.trace import Trace
 from runners.processes.pool import Pool
 from tests.builders.only_verdict import only
-from tests.runners.releases.test_round import CHAIN, SMALL, TREE, served
+from tests.runners.releases.test_round import CHAIN, SMALL, TREE, recorded, served
 
 TARGET = Target(NEWEST, "emulated")
 STEPS = (
@@ -97,3 +97,22 @@ def test_refusals_of_options() -> None:
     }
     for words, setup in refused.items():
         assert any(words in text for text in problems(Case(setup=setup, steps=STEPS))), words
+
+
+@pytest.mark.parametrize(
+    ("noise", "status"), [(0.0, Status.FAIL), (0.2, Status.FAIL), (0.3, Status.PASS), (1.0, Status.UNKNOWN)]
+)
+def test_kv_rows_of_eight_bits_may_lie_as_far_off_as_rounding_moves_them(noise: float, status: Status) -> None:
+    """A row 1.5 off, of rows up to 4 whose next number of eight bits is 0.5 away."""
+    afresh = {
+        "requests": [0],
+        "lengths": [4],
+        "cached": [0],
+        "draft_k0": [[1.0, 2.0, 3.0, 4.0]],
+        "noise_draft_k0": [noise],
+    }
+    graph = {"requests": [0], "new_seq_lens": [4], "draft_k0": [[1.0, 3.5, 3.0, 4.0]]}
+    places = {"afresh": afresh, "round_graph": graph}
+    values = {f"{path}.{name}": value for path, each in places.items() for name, value in each.items()}
+    case = replace(SMALL, setup=replace(CHAIN, kv_dtype="fp8_e4m3"))
+    assert only(kv_rows.judge, case, recorded(**values)).status is status
