@@ -18,7 +18,7 @@ from repro.cases.runner_facts import RUNNER_FACTS, TOY
 # Processor seconds of all sessions, were each in a process of its own: enough for every stored seed and every setup
 # that shows an option with a runner or a backend that no other does, and for some ten seeds more.
 BUDGET = 305.0
-# Of a plain setup, of one that differs from it in kind or size, and of one whose cases are whole rounds.
+# The cases of a plain setup, of another kind or size of setup, and of a setup of whole rounds.
 CASES_PLAIN, CASES_OTHER, CASES_SERVED = 3, 2, 1
 # Options in which setups of a pair differ in kind, and not in size alone.
 KINDS = ("algorithm", "topk", "page_size", *(option.field for option in OPTIONS if option.sets_apart))

@@ -35,7 +35,7 @@ from runners.sessions.rounds import Rounds, apart, number_of, off
 from runners.sessions.state import State
 
 Prompts = Sequence[Sequence[Ints]]
-# By how much rounding to a type with three bits of mantissa moves a number at most, relative to it.
+# The most that rounding to three bits of mantissa moves a number, relative to it.
 EIGHT_BITS = 1.0 + 2.0**-4
 
 

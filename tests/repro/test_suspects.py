@@ -169,7 +169,7 @@ WAY = ran(
     ("0 graph", RUNNER, "Runner.plan", [(RUNNER, "Runner.replay", line(RUNNER, "self.plan"))]),
     ("0 graph", BACKEND, "Backend.init_forward_metadata", [(RUNNER, "Runner.plan", line(RUNNER, "init_forward_meta"))]),
 )  # fmt: skip
-# What few runs go through.
+# Few runs go through these.
 FURTHER = ran(
     ("-1 build", BACKEND, "Backend.__init__", [(RUNNER, "Runner.__init__", line(RUNNER, "Backend()"))]),
     ("-1 build", RUNNER, "Runner.__init__", ()),

@@ -41,7 +41,7 @@ from sglang.srt.speculative.eagle_worker_common import _compact_accept_to_front
 
 EXPECTED, wrong = "the accepted path of a tree is moved to the front of its request's tokens", []
 STEPS, TOKENS = 5, 4  # speculative_num_steps and speculative_num_draft_tokens, which a server takes with topk above 1
-# Of one request the root and the token behind it at 2 are accepted. A verify leaves room for num_steps + 1 places, -1 where none is.
+# The root of one request and the token behind it at 2 are accepted. A verify leaves room for num_steps + 1 places, -1 where none is.
 accepted = torch.tensor([[0, 2] + [-1] * (STEPS - 1)], dtype=torch.int32, device=DEVICE)
 predicted = torch.arange(10, 10 + TOKENS, dtype=torch.int32, device=DEVICE)
 try:

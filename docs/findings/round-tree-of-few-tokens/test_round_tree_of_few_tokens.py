@@ -50,7 +50,7 @@ class TestCompactAcceptToFront(CustomTestCase):
         )
         # speculative_num_steps and speculative_num_draft_tokens, which a server takes with topk above 1
         STEPS, TOKENS = 5, 4
-        # Of one request the root and the token behind it at 2 are accepted. A verify leaves room for num_steps + 1 places, -1 where none is.
+        # The root of one request and the token behind it at 2 are accepted. A verify leaves room for num_steps + 1 places, -1 where none is.
         accepted = torch.tensor(
             [[0, 2] + [-1] * (STEPS - 1)], dtype=torch.int32, device=DEVICE
         )

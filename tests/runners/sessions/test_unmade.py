@@ -59,7 +59,7 @@ class Worker(Base):
         return [self.missing_within for _ in self.backends], self.given  # type: ignore[attr-defined]
 
     def either(self, value: Any) -> Any:
-        return value or self.read_by_nobody  # type: ignore[attr-defined]
+        return value or self.read_by_nobody  # type: ignore[attr-defined]  # a plant: no class has it
 
 
 @of_sglang
