@@ -4,11 +4,11 @@ and value; later ones are its consequences."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from oracles.tolerance import of_rounds
+from oracles.tolerance import multiplied, of_rounds
 from oracles.trace_index import Record, text
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Status, Verdict
@@ -46,6 +46,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
     if not graph or not eager:
         detail = f"Nothing was compared: {NOTHING}."
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NOTHING, detail=detail)
+    # Graphs divide attention's sums as they were captured, eager as the batch is: a product moves to the next number.
+    case = replace(case, setup=replace(case.setup, dtype=multiplied(case.setup.dtype, trace.facts.get("engine", ""))))
     first = _first(case, record, Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER)
     if first is None:
         return Verdict(oracle=ORACLE, status=Status.PASS)

@@ -6,14 +6,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import torch
 
-from repro.cases.case import Case
+from repro.cases.case import Case, Setup
 from repro.traces.device_errors import fault_in
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, Refused, RunCase, Unsupported, Watch
 from runners.releases import catalogue
+from runners.releases.refusals import refused
 from runners.sessions.attribution import raise_harness_error, told
 
 
@@ -82,6 +84,13 @@ def _fault_of_device() -> BaseException | None:
     return None
 
 
+def raise_published(raised: SglangError, setup: Setup) -> NoReturn:
+    """Raise what sglang raised as it is, or Unsupported where sglang refuses this setup by it."""
+    if words := refused(setup, raised.error):
+        raise Unsupported(words) from raised.error
+    raise raised.error from None
+
+
 def attributed(run: RunCase) -> RunCase:
     """The same run, raising what sglang raised as it is, and HarnessError for a mistake of the session's."""
 
@@ -89,7 +98,7 @@ def attributed(run: RunCase) -> RunCase:
         try:
             run(case, watch)
         except SglangError as raised:
-            raise raised.error from None
+            raise_published(raised, case.setup)
         # The last of a kernel before, wherever it surfaces.
         except (Unsupported, HarnessError, torch.AcceleratorError):
             raise

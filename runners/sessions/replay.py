@@ -23,11 +23,10 @@ from runners.recording.observer import HarnessError, Refused, RunCase, Unsupport
 from runners.recording.packed import PackedLayout
 from runners.releases.live import Adapter
 from runners.releases.options.sliding import reserved
-from runners.releases.refusals import refused
 from runners.sessions import serving
 from runners.sessions.capture import capture_of
 from runners.sessions.captured import Captured
-from runners.sessions.errors import SglangError, unreadable
+from runners.sessions.errors import SglangError, raise_published, unreadable
 from runners.sessions.inputs import Inputs
 from runners.sessions.observe.catalogue import OBSERVERS
 from runners.sessions.step import Step
@@ -69,9 +68,7 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 made = partial(Step, captured, observers, number, step, watch)
                 _run_step(partial(made, referred=is_referred, twinned=last, unseen=unseen))
             except SglangError as raised:
-                if words := refused(setup, raised.error):
-                    raise Unsupported(words) from raised.error
-                raise raised.error from None
+                raise_published(raised, setup)
         # Here and not before the next case, which is not to be blamed for what comes out meanwhile.
         captured.reset()
 

@@ -145,6 +145,8 @@ class Served:
 
     def _go(self, case: Case, prompts: Prompts, watch: Watch, path: Recorded, stage: str) -> Way:
         self._clear()
+        # Whoever samples draws the same numbers each time, as two tokens can be exactly as likely in half precision.
+        torch.manual_seed(sum(request.data for step in case.steps for request in step.requests))
         clock = Clock(case, prompts, self.wire, watch, self.scheduler.flush_cache)
         start = time.perf_counter()
         rounds = Rounds(self.scheduler, path, watch)

@@ -167,6 +167,12 @@ def test_rounding_is_no_difference() -> None:
     assert only(rounds.judge, SMALL, alone).status is Status.UNKNOWN
 
 
+@pytest.mark.parametrize(("value", "status"), [(2.01, Status.PASS), (2.2, Status.FAIL)])
+def test_rounding_of_float32_is_that_of_tensor_cores_on_a_gpu(value: float, status: Status) -> None:
+    trace = replace(by_both(hidden_states=[[1.0, value]]), facts={"engine": "cuda"})
+    assert only(rounds.judge, SMALL, trace).status is status
+
+
 def test_an_output_that_is_read_late_is_named_with_its_reader() -> None:
     def seen(**arrays: object) -> Trace:
         values = {name: np.asarray(value) for name, value in ({"replays": 3} | arrays).items()}
