@@ -14,6 +14,7 @@ from repro.shrinking.confirm import Judge, attempts
 from repro.shrinking.replay import trouble
 from repro.traces.finding import Verdict
 from runners.processes.pool import Pool
+from runners.processes.served import setups_per_session
 from runners.targets.mended import counts_as, mended
 
 # Pools that stay open: of a target with all known bugs mended, and of one with those of a single issue. Importing a
@@ -58,7 +59,12 @@ def experiments(
 ) -> Iterator[Explainer]:
     """Explains failing cases by these issues. The workers are ended with the block. standbys: how many cases that are
     foreseen may be run ahead."""
-    pools = Pools(lambda target: Pool(target, timeout_s=timeout_s, log=log, device=device, standbys=standbys))
+
+    def opened(target: Target) -> Pool:
+        served = setups_per_session(target.engine)
+        return Pool(target, timeout_s=timeout_s, log=log, device=device, standbys=standbys, setups_per_session=served)
+
+    pools = Pools(opened)
 
     def foresee(target: Target, cases: Sequence[Case]) -> None:
         pools.on(target).foresee([(case,) for case in cases])
