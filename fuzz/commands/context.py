@@ -115,20 +115,21 @@ class CommandContext:
         if not numbers:
             raise BadInput(f"--shard {index}/{count}: {limit} cases are too few rounds of {a_round} for so many parts")
         if getattr(self.options, "cluster", None):
-            done = self.shared_campaign(plan)
-        elif self.options.workers > 1:
-            done = self.shared_campaign(plan, numbers=numbers, limit=limit)
-        else:
-            aim = aim_of(plan.aim)
-            cases = rounds(plan.seed, plan.runner, plan.backend, a_round, numbers, limit, aim)
-            with self.hooks(plan.target) as hooks:
-                # Recorded before the workers are ended: they take a moment, in which a person may press Ctrl-C again.
-                stored = [case for case in self.corpus.cases(plan.runner, plan.backend) if aim.fits(case.setup)]
-                known = stored[index - 1 :: count]
-                stream = CaseStream(chain(known, cases), cases.coming, cases.leave)
-                with held():
-                    ended = campaign(plan, stream, hooks)
-                    done = self.put(of_functions(ended, sglang_path(plan.target)) if ended.lines else ended)
+            return self._shown(self.shared_campaign(plan))
+        if self.options.workers > 1:
+            return self._shown(self.shared_campaign(plan, numbers=numbers, limit=limit))
+        aim = aim_of(plan.aim)
+        cases = rounds(plan.seed, plan.runner, plan.backend, a_round, numbers, limit, aim)
+        with self.hooks(plan.target) as hooks:
+            stored = [case for case in self.corpus.cases(plan.runner, plan.backend) if aim.fits(case.setup)]
+            known = stored[index - 1 :: count]
+            stream = CaseStream(chain(known, cases), cases.coming, cases.leave)
+            # Recorded and shown before the workers are ended, which takes a moment: a person may press Ctrl-C again.
+            with held():
+                ended = campaign(plan, stream, hooks)
+                return self._shown(self.put(of_functions(ended, sglang_path(plan.target)) if ended.lines else ended))
+
+    def _shown(self, done: Campaign) -> Campaign:
         self.say(*(summary(done) if getattr(self.options, "verbose", True) else brief(done)))
         return done
 

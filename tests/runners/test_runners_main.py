@@ -59,6 +59,8 @@ def test_install_then_list_then_path(runners: Call, tmp_path: Path) -> None:
 
 def test_facts_name_the_releases_of_a_use(runners: Call) -> None:
     assert runners("facts", "--releases", "adapted") == (0, " ".join(ADAPTED) + "\n", "")
+    error = "error: unrecognized arguments: test (see python -m runners --help)\n"
+    assert runners("facts", "--releases", "adapted", "test") == (3, "", error)
 
 
 def test_one_bad_release_does_not_keep_the_others_away(runners: Call) -> None:
