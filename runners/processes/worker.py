@@ -15,9 +15,11 @@ import traceback
 from functools import partial
 
 from repro.cases.case import Target
+from runners.processes import bytecode
 from runners.processes.causes import one_line
 from runners.processes.children import Children, live_quietly, take_over_standard_input, tell, watching
 from runners.processes.session_process import Kind, session
+from runners.targets.environments import cache_directory
 
 
 def session_module(target: Target) -> str:
@@ -34,6 +36,7 @@ def main(arguments: list[str]) -> int:
     control = take_over_standard_input()
     live_quietly()
     try:
+        bytecode.keep(cache_directory())
         with watching(control.fileno(), partial(os._exit, 1)):
             module = importlib.import_module(options.session or session_module(options.target))
         kind = Kind.of(module)
