@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from repro.cases.case import Case
 from repro.shrinking.origin import writes
-from repro.suspects.statements import Does, plain, statements, tree, uses, words
+from repro.suspects.statements import Does, hands_on, plain, statements, tree, uses, words
 from repro.suspects.way import BUILD, CAPTURE, Function, Ran, Way, outer
 from repro.traces.paths import Recorded
 from repro.traces.trace import Trace
@@ -123,7 +123,12 @@ class Clues:
         }
         every = [ran for of_phase in rans.values() for ran in of_phase]
         further = self.names_at(writer.file, writer.line) - set(names)
-        makes = {line for ran in every for line in self.uses(ran, further, (Does.ASSIGNS, Does.MAKES))} - {writer.line}
+        makes = {
+            line
+            for ran in every
+            for line in self.uses(ran, further, (Does.ASSIGNS, Does.MAKES))
+            if line != writer.line and not hands_on(statements(self.text(ran.file)).get(line, ()), further)
+        }
         callers = {caller for ran in every for caller, _ in ran.callers}
         if makes or not (len(callers) > 1 or self.serves_several(writer.function)):
             return

@@ -140,6 +140,15 @@ def _of_call(call: ast.Call, names: Collection[str]) -> Iterator[Does]:
             yield Does.MAKES if _makes(keyword.value) else Does.ASSIGNS
 
 
+def hands_on(statements: Collection[ast.stmt], names: Collection[str]) -> bool:
+    """True if these only give calls what has such a name under the same name, as in f(x=batch.x)."""
+    if any(_is_about(target, names) for statement in statements for target in _targets(statement)):
+        return False
+    calls = (node for statement in statements for node in _parts(statement) if isinstance(node, ast.Call))
+    named = [keyword for call in calls for keyword in call.keywords if plain(keyword.arg or "") in names]
+    return bool(named) and all(_is_about(keyword.value, {plain(keyword.arg or "")}) for keyword in named)
+
+
 def _targets(statement: ast.stmt) -> list[ast.expr]:
     if isinstance(statement, ast.AugAssign | ast.AnnAssign):
         return [statement.target]

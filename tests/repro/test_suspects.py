@@ -14,6 +14,7 @@ from repro.cases.case import Case, Request, Setup, Step
 from repro.shrinking.origin import FACT
 from repro.suspects.changed_lines import Line
 from repro.suspects.ranking import MOST, listed, suspects
+from repro.suspects.statements import hands_on, statements
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import PASSED, End, RecordedArray, Termination, Trace
@@ -352,3 +353,11 @@ def test_nobody_is_named_where_the_way_was_not_noted_or_no_source_is_there() -> 
 
     stale = verdict("slot0_padding", "padded rows of positions", "positions")
     assert [s.function[1] for s in suspects(CASE, trace({}), [stale], [stale], missing)] == ["Runner.plan"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hands"),
+    [("f(x=batch.x)", True), ("y = f(x=x[:2])", True), ("f(x=g(y))", False), ("x = f(x=x)", False), ("f(x)", False)],
+)
+def test_what_is_given_on_under_its_own_name_is_not_made_there(text: str, hands: bool) -> None:
+    assert hands_on(statements(text)[1], {"x"}) is hands
