@@ -17,7 +17,9 @@ def options_of(arguments: Sequence[str] | None, **functions: object) -> argparse
     options, rest = top.parse_known_args(arguments, argparse.Namespace(**functions))
     # argparse takes all positionals at the first of them: in `unpack BUNDLE --cache DIR RELEASE` it finds no release,
     # and leaves over what stands behind the option. Its parse_intermixed_args does not work with commands.
-    if any(word.startswith("-") for word in rest) or (rest and not isinstance(getattr(options, "releases", None), list)):
+    if any(word.startswith("-") for word in rest) or (
+        rest and not isinstance(getattr(options, "releases", None), list)
+    ):
         top.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.releases = [*options.releases, *rest]
