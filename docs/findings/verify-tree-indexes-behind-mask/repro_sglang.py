@@ -24,7 +24,7 @@ if CPU:
         if name.startswith("__"):
             raise AttributeError(name)
         return type(name, (__import__("pydantic").BaseModel,), {}) if name[0].isupper() else print
-    for name in ("sgl_kernel", "sgl_kernel.kvcacheio", "xgrammar", "xgrammar.structural_tag"):
+    for name in ("sgl_kernel", "sgl_kernel.flash_attn", "sgl_kernel.kvcacheio", "xgrammar", "xgrammar.structural_tag"):
         sys.modules[name] = module = types.ModuleType(name)
         module.__spec__, module.__path__, module.__getattr__ = importlib.machinery.ModuleSpec(name, None), [], named
     Graph.pool = Graph.reset = lambda self: None

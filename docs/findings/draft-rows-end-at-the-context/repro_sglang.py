@@ -1,0 +1,52 @@
+"""draft_kv_indices_buffer_width: last entry past the end of a kv_indices row
+
+a row of the draft's kv_indices has max_bs * topk * context_len entries (draft_kv_indices_buffer_width, spec_utils.py, 0.5.23:309), a full batch near the end of the context needs topk * (its lengths + steps). A server ends a request two tokens before the context, so that six steps are enough. 1 step with 2 requests on bucket 2.
+Needs sglang and torch, and without a GPU triton and numpy below 2.4 besides. Nothing is downloaded. Releases: 0.5.23.
+    PYTHONPATH=IMPORT_PATH_OF_SGLANG python THIS_FILE    exit code 1: the bug shows, 0: it does not, 3: no run
+Checked before it was handed over: shows the bug in 2 of 2 runs on sglang 0.5.23 without a GPU; passes in 2 of 2 runs on sglang
+0.5.23 with the candidate patch of draft-rows-end-at-the-context without a GPU."""
+import contextlib, importlib.machinery, os, platform, shutil, sys, traceback, types  # noqa: E401 - a script for reports is short
+sys.excepthook = lambda *error: (os.write(2, "".join(traceback.format_exception(*error)).encode()), os._exit(3))
+CPU = "--cpu" in sys.argv or shutil.which("nvidia-smi") is None
+DEVICE = "cpu" if CPU else "cuda"
+os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
+if CPU:  # read when torch, triton and sglang are imported
+    os.environ |= {"TRITON_INTERPRET": "1", "SGLANG_USE_CPU_ENGINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+import torch
+
+class Graph:
+    """Here no graph is captured: one function of sglang is called, with what its caller gives it."""
+
+# ---- stand-ins: used only on a machine without a GPU. A graph then computes nothing: this bug is in what it is given ----
+if CPU:
+    def named(name):
+        """Anything of a module that cannot be imported without a GPU: here sglang only names it."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (__import__("pydantic").BaseModel,), {}) if name[0].isupper() else print
+    for name in ("sgl_kernel", "sgl_kernel.flash_attn", "sgl_kernel.kvcacheio", "xgrammar", "xgrammar.structural_tag"):
+        sys.modules[name] = module = types.ModuleType(name)
+        module.__spec__, module.__path__, module.__getattr__ = importlib.machinery.ModuleSpec(name, None), [], named
+    Graph.pool = Graph.reset = lambda self: None
+    for module in (torch.cuda, torch.cpu):
+        module.CUDAGraph, module.graph = Graph, lambda *a, **k: contextlib.nullcontext()
+        module.graph_pool_handle, module.is_current_stream_capturing = object, lambda: False
+        module.synchronize, module.empty_cache = (lambda *a: None), (lambda: None)
+    if not hasattr(torch.ops.torchvision, "nms"):  # a torchvision without its own binary lacks these two
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        [library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor") for name in ("nms", "qnms")]
+# ---- end of the stand-ins ----
+from sglang.srt import server_args  # noqa: F401 - before anything of sglang.srt.speculative
+from sglang.srt.speculative.spec_utils import draft_kv_indices_buffer_width
+
+EXPECTED, wrong = "a row of the draft's kv_indices has room for all prefixes of a full batch and their drafts", []
+CONTEXT, STEPS, TOPK, REQUESTS = 16, 8, 1, 2
+# A server ends a request two tokens before the context, and the last token is not yet in the KV cache: prefixes of 12.
+width, needed = draft_kv_indices_buffer_width(REQUESTS, TOPK, CONTEXT), TOPK * REQUESTS * (CONTEXT - 4 + STEPS - 1)
+if needed > width:
+    wrong.append(f"the last draft step stores {needed} entries into a row of {width}")
+from sglang.version import __version__
+print(f"sglang {__version__} at {sys.modules['sglang'].__path__[0]}, torch {torch.__version__}, Python {platform.python_version()}")
+print("GPU:", "none: CPU tensors, Triton's interpreter, the stand-ins above" if CPU else torch.cuda.get_device_name())
+print("expected:", EXPECTED, "\nseen:", "; ".join(dict.fromkeys(wrong)) or "just that")
+sys.exit(bool(wrong))
