@@ -116,7 +116,7 @@ HEAD = "| symptom | bug | releases | upstream |\n|---|---|---|---|"
 def index(findings: tuple[PublishedBug, ...]) -> str:
     standing = [finding for finding in findings if finding.stands]
     fixed = [finding for finding in findings if not finding.stands]
-    packages = [path.parent.name for path in sorted(FOLDER.glob("*/issue.md"))]
+    packages = list(FOLDER.glob("*/issue.md"))
     return f"""# Findings
 
 Bugs of published sglang that eagleeye finds, one page each. A seed in `repro/seeds` shows each of them. Seeds were run
@@ -142,10 +142,9 @@ These pages are made from `repro/findings.toml` by `python -m tests.tools.findin
 
 ## Packages for sglang's maintainers
 
-Issue text, a script that needs sglang and torch alone, a candidate patch, the range by bisection and a test for
-sglang's suite, in a folder of the seed's name, linked by the page. [docs/upstream.md](../upstream.md) makes one.
-
-{", ".join(packages)}
+{len(packages)} findings have issue text, a script that needs sglang and torch alone, a candidate patch, the range by
+bisection and a test for sglang's suite, in a folder of the seed's name. Their pages link them.
+[docs/upstream.md](../upstream.md) makes one.
 """
 
 
