@@ -98,21 +98,23 @@ def is_kept(setup: Paged, length: int) -> bool:
     return length % track_interval(setup) == 0
 
 
-def draft_positions(setup: Paged, seq_len: int) -> Ints:
-    """Row positions of the draft tokens of a request: [topk, num_steps].
+def branch_stride(setup: Paged, seq_len: int) -> int:
+    """Row positions from the start of one branch of drafts to that of the next.
 
     With one-token pages or a single branch, the branches follow each other behind the prefix. Otherwise
     each branch starts on pages of its own, at the offset at which the prefix ended in its last page
     (sglang's generate_draft_decode_kv_indices).
     """
+    if setup.page_size == 1 or setup.topk == 1:
+        return setup.num_steps
+    return -(-(seq_len % setup.page_size + setup.num_steps) // setup.page_size) * setup.page_size
+
+
+def draft_positions(setup: Paged, seq_len: int) -> Ints:
+    """Row positions of the draft tokens of a request: [topk, num_steps]."""
     branch = np.arange(setup.topk, dtype=np.int64)[:, None]
     step = np.arange(setup.num_steps, dtype=np.int64)[None, :]
-    if setup.page_size == 1 or setup.topk == 1:
-        return seq_len + branch * setup.num_steps + step
-    last_page = seq_len % setup.page_size
-    pages_per_branch = -(-(last_page + setup.num_steps) // setup.page_size)
-    start = seq_len - last_page + branch * pages_per_branch * setup.page_size + last_page
-    return np.asarray(start + step)
+    return np.asarray(seq_len + branch * branch_stride(setup, seq_len) + step)
 
 
 def page_copies(setup: Paged, seq_len: int) -> tuple[Ints, Ints]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repro.cases.layout import Paged, draft_positions
+from repro.cases.layout import Paged, branch_stride
 
 # Positions of the context that a prompt leaves at least: six in every release, its first token and one more.
 KEPT_FREE = 8
@@ -10,7 +10,7 @@ KEPT_FREE = 8
 
 def draft_room(setup: Paged, seq_len: int) -> int:
     """Row positions that a request of this length uses, the drafts of all branches included."""
-    return int(draft_positions(setup, seq_len).max()) + 1
+    return seq_len + (setup.topk - 1) * branch_stride(setup, seq_len) + setup.num_steps
 
 
 def decode_room(setup: Paged, seq_len: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repro.cases.option import Need, refusals
 from repro.cases.options import KV_DTYPE_ABOVE, OPTIONS
-from repro.cases.setup import Setup, as_drafted
+from repro.cases.setup import DRAFT_SIZES, Setup, as_drafted
 
 # Needs between a model's sizes, the target's and the draft model's.
 SIZES = (
@@ -41,12 +41,20 @@ TOGETHER = (
     ),
     Need(lambda s, r, b: r.room(s, 1) <= s.context_len, "context_length is too small for one token and its drafts"),
 )
+# Options, their fields and defaults, and true of one that is judged at its default, too. A generator asks about
+# hundreds of thousands of setups, and nearly all of their options are at their defaults.
+_JUDGED = tuple((option, option.field, option.default, bool(option.needs)) for option in OPTIONS)
 
 
 def setup_problems(setup: Setup) -> list[str]:
     """Why this setup cannot be captured; empty if it can. Never raises on well-typed values."""
-    texts = [text for option in OPTIONS for text in option.problems(setup)]
+    texts = [
+        text
+        for option, field, default, always in _JUDGED
+        if always or getattr(setup, field) != default
+        for text in option.problems(setup)
+    ]
     texts = texts or [*refusals(TOGETHER, setup)]
-    if not texts and (drafted := as_drafted(setup)) != setup:
-        texts = [f"draft_model: {text}" for text in refusals(SIZES, drafted)]
+    if not texts and any(getattr(setup, size) for size in DRAFT_SIZES):
+        texts = [f"draft_model: {text}" for text in refusals(SIZES, as_drafted(setup))]
     return [f"setup: {text}" for text in texts]
