@@ -90,6 +90,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "slow: takes seconds, as whole commands do; left out of make test-fast")
     config.addinivalue_line("markers", "nightly: part of a nightly run, and of no other")
+    # What is started dozens of times is compiled once, whatever the shell says.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # What a shell starts in the background ignores Ctrl-C, and so would every command that a test interrupts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

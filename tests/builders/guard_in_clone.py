@@ -103,7 +103,7 @@ def installed(folder: Path) -> dict[str, Any]:
     (folder / "python").symlink_to(sys.executable)
     (folder / "gh").write_text(GH)
     (folder / "gh").chmod(0o755)
-    variables = {"EAGLEEYE_CACHE": str(cache_directory()), "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {"EAGLEEYE_CACHE": str(cache_directory())}
     return {"path": [folder], "variables": variables}
 
 
