@@ -1,75 +1,27 @@
-"""runners.sessions.open, able to change one input of a request and nothing else: data with (n << SHIFT) added changes
-PARTS[runner][n - 1]. Whatever a changed input does not change, it does not reach."""
+"""runners.sessions.open, able to change one input of a request and nothing else, as tests/builders/altered.py says.
+Whatever a changed input does not change, it does not reach."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from repro.cases.case import Setup, Target
 from runners.recording.observer import RunCase, Watch
+from runners.sessions import open
+from tests.builders.altered import PARTS, ROWS, SHIFT, Array
 
-Array = Any
-# What becomes of a request's row, by the input's name; the second argument is req_to_token.
-Rows = Mapping[str, Callable[[Array, Array], Array]]
-OTHER_SLOT = 6  # one that no other request uses
-SHIFT = 24
 _FAR = 7919  # any constant
-
-_MOVED: Rows = {
-    "req_pool_indices": lambda row, _: np.full_like(row, OTHER_SLOT),
-    "seq_lens": lambda row, _: row + 1,
-}
-_WRITTEN: Rows = {"out_cache_loc": lambda row, table: table[OTHER_SLOT, : row.size].reshape(row.shape)}
-_DRAFTED: Rows = {
-    "hidden_states": lambda row, _: row[::-1],
-    "topk_index": lambda row, _: row ^ 1,
-    "topk_p": lambda row, _: row[::-1],
-}
-# sglang lays a draft's kv_indices out by seq_lens and cuts them by positions, so the cut must stay inside.
-_DRAFT: Rows = {**_DRAFTED, "positions": lambda row, _: row - 1, **_MOVED, **_WRITTEN}
-_DECODE: Rows = {**_MOVED, **_WRITTEN, "input_ids": lambda row, _: row ^ 1, "positions": lambda row, _: row + 3}
-_VERIFY: Rows = {**_MOVED, **_WRITTEN, "bonus_tokens": lambda row, _: row ^ 1, **_DRAFTED}
-# The graph is not told extend_prefix_lens, and no kernel of these backends reads num_correct_drafts.
-_EXTEND: Rows = {
-    **_DECODE,
-    "hidden_states": lambda row, _: row[::-1],
-    "num_accept_tokens": lambda row, _: row % 3 + 1,
-}
-_FROZEN: Rows = {
-    **_DRAFTED,
-    **_MOVED,
-    "bonus_tokens": lambda row, _: row ^ 1,
-    "positions": lambda row, _: row - 1,
-}
-ROWS = {
-    "draft": _DRAFT,
-    "draft_v1": _DRAFT,
-    "decode": _DECODE,
-    "cpu_decode": _DECODE,
-    "verify": _VERIFY,
-    "draft_extend": _EXTEND,
-    "frozen_kv_mtp": _FROZEN,
-}
-PREFIXES = {"frozen_kv_mtp": 4}  # tensors of a KV cache: keys and values of each layer
-PARTS = {
-    runner: (*rows, *(f"prefix{number}" for number in range(PREFIXES.get(runner, 2)))) for runner, rows in ROWS.items()
-}
 # The modules from which the contents of a batch come, where that is not the runner's own family alone.
 _FAMILIES = {"draft_v1": ("draft",), "cpu_decode": ("cpu_decode", "decode"), "verify": ("verify", "draft")}
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    """The same as open_session of runners.sessions.open, which is imported here only: the tests read PARTS in a process
-    without torch. Tells a model's sizes as fact `sizes`."""
+    """The same as open_session of runners.sessions.open. Tells a model's sizes as fact `sizes`."""
     rows, parts = ROWS[setup.runner], PARTS[setup.runner]
-    session: Any
-    model: Any
-    session, model = (importlib.import_module(f"runners.{name}") for name in ("sessions.open", "releases.model"))
+    model: Any = importlib.import_module("runners.releases.model")
     fill_weights = model.fill_weights
 
     def measured(of: Any) -> None:
@@ -92,8 +44,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         return arrays
 
     inputs_class._given = altered
-    opened: RunCase = session.open_session(setup, target, watch)
-    return opened
+    return open.open_session(setup, target, watch)
 
 
 def _sources(runner: str) -> list[Any]:

@@ -7,11 +7,10 @@ from typing import Any
 
 from repro.cases.case import Setup, Target
 from runners.recording.observer import RunCase, Watch
+from runners.sessions import open
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    """The session and sglang are imported here only: the tests run in a process without torch."""
-    session = importlib.import_module("runners.sessions.open")
     attention: Any = importlib.import_module("sglang.srt.layers.attention.triton_backend")
     plan = attention.TritonAttnBackend.init_forward_metadata
 
@@ -21,5 +20,4 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
             self.forward_metadata.kv_indices.zero_()
 
     attention.TritonAttnBackend.init_forward_metadata = misled
-    opened: RunCase = session.open_session(setup, target, watch)
-    return opened
+    return open.open_session(setup, target, watch)

@@ -23,7 +23,7 @@ from repro.traces.finding import Status
 from repro.traces.paths import MOVES, PATHS, When, recorded_by, row_of
 from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
-from tests.builders.altered_session import OTHER_SLOT, PARTS, SHIFT
+from tests.builders.altered import OTHER_SLOT, PARTS, SHIFT
 from tests.builders.bad_variants import VARIANTS, Variant
 from tests.builders.cases import FULL, PAIR, SINGLE, case_of, failures, setup_of, statuses, step
 from tests.builders.known_failures import may_fail, must_fail
@@ -292,7 +292,8 @@ def altered(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     if target.sglang not in ALTERED_IN and not target.is_checkout:
         pytest.skip(f"inputs are altered in {' and '.join(ALTERED_IN)} only")
     session, log = "tests.builders.altered_session", tmp_path_factory.mktemp("altered") / "log"
-    with Pool(target, session=session, log=log) as altered_pool:
+    # Outputs are compared with each other, and none with the reference's.
+    with Pool(target, session=session, log=log, variables={"EAGLEEYE_REFERENCE": "0"}) as altered_pool:
         yield altered_pool
 
 
