@@ -22,7 +22,7 @@ from oracles import (
 )
 from oracles.trace_index import Judge, Record
 from repro.cases.case import Case, Request, Setup, Step
-from repro.cases.rows.serving import launched
+from repro.cases.rows.serving import launched, runner_of
 from repro.traces.finding import Status, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
@@ -44,7 +44,7 @@ JUDGES: tuple[Judge, ...] = (
 
 @dataclass(slots=True)
 class _Launches:
-    """The launches of one runner. Mutable: it gathers them."""
+    """The launches of one runner's graphs. Mutable: it gathers them."""
 
     steps: list[Step] = field(default_factory=list)
     seen: list[RecordedArray] = field(default_factory=list)
@@ -79,10 +79,10 @@ def _judged(case: Case, trace: Trace, runner: str, launches: _Launches) -> Itera
 def _told(verdict: Verdict, runner: str, launches: _Launches) -> Verdict:
     cell, step = verdict.cell, verdict.cell.step if verdict.cell else -1
     if cell is None or step < 0:  # wrong of all
-        return replace(verdict, runner=runner)
+        return replace(verdict, runner=runner_of(runner))
     number = launches.numbers[step]
     detail = f"Launch {number} of these rounds, step {step} of those of {runner}: {verdict.detail}"
-    return replace(verdict, cell=replace(cell, step=number), detail=detail, runner=runner)
+    return replace(verdict, cell=replace(cell, step=number), detail=detail, runner=runner_of(runner))
 
 
 def _by_runner(setup: Setup, record: Record) -> Mapping[str, _Launches]:
@@ -98,7 +98,7 @@ def _by_runner(setup: Setup, record: Record) -> Mapping[str, _Launches]:
             launches.seen.append(RecordedArray(step=at, path=path, name=name, array=array))
             if path == Recorded.INPUT:
                 batch[name] = array
-        launches.steps.append(Step(requests=tuple(_requests(setup, batch))))
+        launches.steps.append(Step(requests=tuple(_requests(launched(setup, runner), batch))))
         launches.numbers.append(number)
         number += 1
     return runners

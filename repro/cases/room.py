@@ -40,6 +40,8 @@ def moved_room(setup: Paged, seq_len: int) -> int:
 
 
 def served_room(setup: Paged, seq_len: int) -> int:
-    """Room as of moved rows, once the first token of its own is behind the prompt; and what a scheduler keeps free
-    behind each request, which is refused without it."""
-    return max(moved_room(setup, seq_len + 1), seq_len + KEPT_FREE)
+    """Room as of moved rows, once the first token of its own is behind the prompt, also for an adaptive worker's other
+    number of draft steps; and what a scheduler keeps free behind each request, which is refused without it."""
+    verified = seq_len + 2 + setup.adaptive if setup.adaptive else 0
+    whole = -(-verified // setup.page_size) * setup.page_size
+    return max(moved_room(setup, seq_len + 1), whole, seq_len + KEPT_FREE)

@@ -328,6 +328,7 @@ RUNNER_FACTS = {
         capped=True,
         quantises=True,
         rejects=True,
+        adapts=True,
         serves=True,
         launches=("draft", "verify", "draft_extend"),
         what="`Scheduler` with its own event loop, and the EAGLE worker and graphs that it makes: requests arrive, are "

@@ -33,11 +33,17 @@ class Graph(torch.cuda.CUDAGraph):
     before_replay: Callable[[Graph], None] | None = None
     runner_is_captured = False
     is_of_serving = False
+    begun: Graph | None = None
 
     def capture_begin(self, *args: Any, **kwargs: Any) -> None:
         self.is_of_serving = Graph.runner_is_captured
         begin = super().capture_begin
         begin(*args, **(kwargs | _checks(begin)))
+        Graph.begun = self
+
+    def capture_end(self) -> None:
+        Graph.begun = None
+        super().capture_end()
 
     def replay(self) -> None:
         if Graph.before_replay is not None and not self.is_of_serving:
@@ -81,8 +87,8 @@ def recordings() -> list[Graph]:
     return []
 
 
-def capturing() -> bool:
-    return torch.cuda.is_current_stream_capturing()
+def capturing() -> Graph | None:
+    return Graph.begun if torch.cuda.is_current_stream_capturing() else None
 
 
 def mark_host(tensor: torch.Tensor) -> None:

@@ -170,9 +170,9 @@ def recordings() -> list[Graph]:
     return [each for each in _graphs if each.calls]
 
 
-def capturing() -> bool:
-    """True while a capture is under way."""
-    return bool(_open)
+def capturing() -> Graph | None:
+    """The graph whose capture is under way."""
+    return _open[-1].owner if _open else None
 
 
 class _Recorder(TorchDispatchMode):
@@ -365,7 +365,7 @@ def install() -> None:
         # Each its own: Dynamo has a table of these functions and wants them to differ.
         module.synchronize = lambda device=None: synchronize(device)
         module.empty_cache = lambda: None
-        module.is_current_stream_capturing = lambda: capturing()
+        module.is_current_stream_capturing = lambda: capturing() is not None
     interpreter.install()
     _operators_for_cuda_run_here()
     native_imports.define_torchvision_schemas()

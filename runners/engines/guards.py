@@ -76,7 +76,7 @@ class Guards(TorchFunctionMode):
     Dynamo traces those by themselves. Contents that were not written there are unknown and not copied.
     """
 
-    def __init__(self, capturing: Callable[[], bool], *, apart: str = "") -> None:
+    def __init__(self, capturing: Callable[[], object], *, apart: str = "") -> None:
         super().__init__()
         self._capturing, self._apart = capturing, apart
         self._flats: dict[int, torch.Tensor] = {}

@@ -17,13 +17,14 @@ import torch
 from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.case import Request, Setup
 from repro.cases.layout import req_to_token
-from repro.cases.rows.serving import launched
+from repro.cases.rows.serving import launched, runner_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
+from runners.releases.backends import fa3
 from runners.releases.live import Family, Given, Live
 from runners.sessions.extents import extents
 from runners.sessions.observe.bucket import captured_for
@@ -39,9 +40,11 @@ _DRAFTS = ("parents", "scores_index", "tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A graph runner of the workers, and what is known of its kind. named: what a session gives its batches."""
+    """A graph runner of the workers, and what is known of its kind. name: of its graphs. named: what a session gives
+    its batches."""
 
     name: str
+    kind: str
     runner: Any
     live: Live
     family: Family
@@ -52,11 +55,12 @@ class Stage:
 
 def stages(scheduler: Any, setup: Setup) -> list[Stage]:
     """One for each graph runner that there is."""
-    return [_stage(scheduler, setup, name, runner) for name, runner in serving.graphs(scheduler).items()]
+    return [_stage(scheduler, setup, name, runner) for name, runner in serving.graphs(scheduler)]
 
 
 def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
-    part = catalogue.parts(catalogue.present_release(), name)
+    kind = runner_of(name)
+    part = catalogue.parts(catalogue.present_release(), kind)
     family: Family = part("FAMILY")
     alone = launched(setup, name)
     live = Live(
@@ -70,6 +74,7 @@ def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
     tensors = {each: getattr(buffers, each, None) for each in family.buffers}
     return Stage(
         name=name,
+        kind=kind,
         runner=runner,
         live=live,
         family=family,
@@ -178,7 +183,7 @@ class Launches:
                     self.order.handed(returned)
                 if self.lifetimes is not None:
                     returned = self.lifetimes.handed(returned)
-                if stage.name == "draft":
+                if stage.kind == "draft":
                     self._drafted = {name: each.clone() for name, each in zip(_DRAFTS, returned, strict=False)}
                 return returned
 
@@ -214,8 +219,10 @@ class Launches:
             self._see(Recorded.BEFORE, name, value)
             if name in stage.named:
                 self._see(Recorded.INPUT, name, value, rows=count)
-        for name, value in self._drafted.items() if stage.name == "verify" else ():
-            self._see(Recorded.INPUT, name, value, rows=count)
+        if stage.kind == "verify":
+            for name, value in self._drafted.items():
+                self._see(Recorded.INPUT, name, value, rows=count)
+            self._drafted = {}  # the next one may be drafted without a graph
         table = self.scheduler.req_to_token_pool.req_to_token
         self._see(Recorded.INPUT, "req_to_token", torch.cat((table[:1], table[batch.req_pool_indices.long()])))
         self._given = _lengths(stage, batch)
@@ -223,7 +230,7 @@ class Launches:
 
     def _launched(self, graph: Any) -> None:
         stage = self._open
-        name = stage.name if stage is not None else PREFILL
+        name = stage.kind if stage is not None else PREFILL
         if self.lifetimes is not None:
             self.lifetimes.replayed(name, graph.memory())
         if self.order is not None:
@@ -242,7 +249,9 @@ class Launches:
             by_token = tensor.T if name in TOKENS_SECOND else tensor
             self._see(Recorded.LAUNCH, name, by_token, rows=self.setup.max_bs)
         if not stage.family.metadata_after(stage.live.setup):
-            for name, tensor in stage.family.metadata(stage.live, stage.runner, bs, self._given).items():
+            with fa3.calls.launched(graph):
+                metadata = stage.family.metadata(stage.live, stage.runner, bs, self._given)
+            for name, tensor in metadata.items():
                 self._see(Recorded.METADATA, name, tensor)
         self._see_neutral(stage)
         self.made[-1].hold()

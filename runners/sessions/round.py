@@ -79,13 +79,17 @@ class Served:
         kv_dtype = model.token_to_kv_pool.dtype
         self.teacher = Teacher(model.model, setup.vocab_size, model.dtype, kv_dtype, on_gpu=engine.device != "cpu")
         self.at_start = serving.holdings(scheduler)
+        self.adapting = serving.Adapting(scheduler)
+        states = serving.states(scheduler)
         self.launches = Launches(
             scheduler=scheduler,
             setup=setup,
             stages=stages(scheduler, setup),
-            planner=Planner([scheduler.tp_worker, scheduler.draft_worker.draft_worker]),
+            planner=Planner([scheduler.tp_worker, scheduler.draft_worker.draft_worker, *states.values()]),
         )
+        self.adapting.start_over()
         owners = {"target": scheduler.tp_worker, "draft": scheduler.draft_worker.draft_worker}
+        owners |= {f"at {steps} draft steps": state for steps, state in states.items()}
         self.table = scheduler.req_to_token_pool.req_to_token
         self._start_table = self.table.clone()
         self._start_state = State(owners, [self.table, *serving.caches(scheduler).values()]).take()
@@ -113,7 +117,7 @@ class Served:
         """texts: prompt and text of each request, by its number."""
         cached = serving.counts(self.wire.sent, "cached_tokens")
         self._clear()
-        with serving.without_graphs(self.scheduler), sglang_errors():
+        with self._without_graphs(), sglang_errors():
             afresh = Afresh(self.scheduler, self.wire)
             afresh.see(texts, {number_of(rid): n for rid, n in cached.items()}, watch)
             self.scheduler.flush_cache()
@@ -132,7 +136,7 @@ class Served:
             (Recorded.ROUND_NUDGED_UP, 1 + nudge),
             (Recorded.ROUND_NUDGED_DOWN, 1 - nudge),
         ):
-            with serving.without_graphs(self.scheduler), self._embeddings_moved(factor):
+            with self._without_graphs(), self._embeddings_moved(factor):
                 way = self._go(case, prompts, watch, path, "eager")
             if way.launches:
                 raise HarnessError(f"graphs were launched without any: {way.launches}")
@@ -145,6 +149,7 @@ class Served:
 
     def _go(self, case: Case, prompts: Prompts, watch: Watch, path: Recorded, stage: str) -> Way:
         self._clear()
+        self.adapting.start_over()
         # Whoever samples draws the same numbers each time, as two tokens can be exactly as likely in half precision.
         torch.manual_seed(sum(request.data for step in case.steps for request in step.requests))
         clock = Clock(case, prompts, self.wire, watch, self.scheduler.flush_cache)
@@ -157,9 +162,20 @@ class Served:
         launches = ", ".join(f"{count} of {name} for {size}" for (name, size), count in counts)
         return Way(clock=clock, rounds=rounds, launches=launches)
 
+    @contextmanager
+    def _without_graphs(self) -> Iterator[None]:
+        """In the state that an adaptive worker starts with on both ends: a switch sets its own graphs."""
+        self.adapting.start_over()
+        with serving.without_graphs(self.scheduler):
+            try:
+                yield
+            finally:
+                self.adapting.start_over()
+
     def _reset(self) -> None:
         """Return to the state right after capture: the next case finds nothing of this one in the request table, nor
         behind the real rows of attention's metadata."""
+        self.adapting.start_over()
         self._start_state.put_back()
         self.table.copy_(self._start_table)
 

@@ -17,6 +17,8 @@ SLIDING = "target_sliding"
 # And how far rounding of a cache to eight bits moves a request's rows.
 NOISE = "noise_"
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
+# Between a runner and the number of draft steps of its graphs, in the names of an adaptive worker's.
+_AT_STEPS = "@"
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
 _AHEAD = 3
 
@@ -27,7 +29,7 @@ def pool_least(setup: Setup) -> int:
     if setup.topk > 1 and page > 1:  # each branch on pages of its own
         drafts = setup.topk * -(-(page - 1 + setup.num_steps) // page)
     else:
-        drafts = -(-max(setup.topk * setup.num_steps, setup.num_draft_tokens) // page) + 1
+        drafts = -(-max(setup.topk * setup.num_steps, setup.num_draft_tokens, setup.adaptive + 1) // page) + 1
     return (row_pages(setup) + _AHEAD * drafts) * page
 
 
@@ -42,9 +44,22 @@ def prefill_buckets(setup: Setup) -> list[int]:
     return sorted({most, -(-most // 2), -(-most // 4)}) if most else []
 
 
-def launched(setup: Setup, runner: str) -> Setup:
-    """The setup of rounds as one of a runner whose graphs they launch. Their windows are the target's."""
+def graph_name(runner: str, steps: int) -> str:
+    """The name of a runner of an adaptive worker's graphs for so many draft steps."""
+    return f"{runner}{_AT_STEPS}{steps}"
+
+
+def runner_of(graphs: str) -> str:
+    """The runner that graphs of this name are of."""
+    return graphs.partition(_AT_STEPS)[0]
+
+
+def launched(setup: Setup, graphs: str) -> Setup:
+    """The setup of rounds as one of the runner whose graphs have this name. Windows of rounds are the target's."""
+    runner, _, steps = graphs.partition(_AT_STEPS)
     facts, of_rounds = RUNNER_FACTS[runner], RUNNER_FACTS[setup.runner]
+    if steps:
+        setup = replace(setup, num_steps=int(steps), num_draft_tokens=int(steps) + 1, adaptive=0)
     windows: dict[str, Any] = {} if facts.windowed == of_rounds.windowed else {"window": 0, "swa": False}
     of_requests: dict[str, Any] = {
         "returns_hidden": False,

@@ -6,9 +6,11 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -58,16 +60,30 @@ class Call:
 
 
 class Calls:
-    """The calls of a session's graphs, by how many queries a graph has. Mutable: graphs are captured one after the
-    other."""
+    """The calls of a session's graphs, by how many queries a graph has, and by graph. Mutable: graphs are captured one
+    after the other."""
 
     def __init__(self) -> None:
         self._graphs: dict[int, list[list[Call]]] = {}
+        self._by_graph: WeakKeyDictionary[Any, list[Call]] = WeakKeyDictionary()
         self._open: tuple[int, list[Call]] | None = None
+        self._launched: Any = None
+
+    @contextmanager
+    def launched(self, graph: Any) -> Iterator[None]:
+        """While entered, this graph's calls are asked for: runners whose graphs have as many queries are launched."""
+        self._launched = graph
+        try:
+            yield
+        finally:
+            self._launched = None
 
     def of(self, queries: int, sequences: int) -> list[Call]:
-        """The calls of the graph with so many queries; of several, the first with so many sequences, if one has: layers
-        that go over other numbers of tokens have as many queries in other buckets. IndexError if none was captured."""
+        """The calls of the launched graph. Where that is not said, those of the graph with so many queries; of several,
+        the first with so many sequences, if one has: layers that go over other numbers of tokens have as many queries
+        in other buckets. IndexError if none was captured."""
+        if self._launched in self._by_graph:
+            return self._by_graph[self._launched]
         if queries not in self._graphs:
             raise IndexError(f"no graph of {queries} queries: {sorted(self._graphs)}")
         graphs = self._graphs[queries]
@@ -76,6 +92,7 @@ class Calls:
     def forget(self) -> None:
         """Let go of the graphs, whose setup is closed."""
         self._graphs.clear()
+        self._by_graph.clear()
         self._open = None
 
     def listened(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,6 +127,7 @@ class Calls:
             is_part=arguments["return_softmax_lse"],
         )
         self._open[1].append(call)
+        self._by_graph.setdefault(engine.capturing(), []).append(call)
 
 
 calls = Calls()

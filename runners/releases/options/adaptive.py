@@ -27,6 +27,8 @@ _CAPTURING = ("_capture_cuda_graphs", "init_cuda_graphs")
 _CLASSES = ("CudaGraphRunner", "DecodeCudaGraphRunner")
 # Where the target's model runner keeps its graph runner.
 _OF_TARGET = ("decode_cuda_graph_runner", "graph_runner")
+# In rounds the last one's accepted drafts decide on the next one's steps, for lone requests and others by themselves.
+_AT_ONCE = {"ema_alpha": 1.0, "warmup_batches": 0, "update_interval": 1, "down_hysteresis": 0.0, "up_hysteresis": 0.0}
 _KEEPS = "this release's workers keep their number of draft steps"
 _switches: WeakKeyDictionary[Any, Array] = WeakKeyDictionary()
 
@@ -39,8 +41,8 @@ def arguments(setup: Setup, folder: Path, known: Container[str]) -> dict[str, An
     if "speculative_adaptive" not in known:
         raise Unsupported(_KEEPS)
     config = folder / "adaptive.json"
-    steps = {"candidate_steps": sorted((setup.adaptive, setup.num_steps))}
-    config.write_text(json.dumps({**steps, "1": steps}))  # by batch size since 0.5.13
+    steps = {"candidate_steps": sorted((setup.adaptive, setup.num_steps)), **_AT_ONCE}
+    config.write_text(json.dumps({**steps, "1": steps, "2": steps}))  # by batch size since 0.5.13
     return {
         "speculative_adaptive": True,
         "speculative_adaptive_config": str(config),

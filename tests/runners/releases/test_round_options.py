@@ -36,6 +36,7 @@ SETUPS = {
         TREE, sampled=True, returns_hidden=True, logprobs=True, overlap=True, disagreement=30
     ),
     "random drafts": replace(CHAIN, rejection=True, returns_hidden=True, disagreement=30),
+    "a worker that changes its number of draft steps": replace(CHAIN, adaptive=1, overlap=True, disagreement=30),
     "keys and values of eight bits": replace(TREE, kv_dtype="fp8_e4m3", head_dim=32, disagreement=30),
 }
 
@@ -51,6 +52,10 @@ def test_texts_are_the_targets(name: str, newest: Pool) -> None:
     accepted = [seen.array for seen in trace.seen if (seen.path, seen.name) == ("round_graph", "accepted")]
     assert np.concatenate(accepted).max() > 1, "no draft was accepted"
     assert ("of prefill for" in trace.facts["launches"]) is bool(case.setup.prefill_max_bs)
+    launched = {count.split()[2] for count in trace.facts["launches"].split(", ")}
+    assert ({"draft@3", "verify@1", "verify@3", "draft_extend@1", "draft_extend@3"} <= launched) is bool(
+        case.setup.adaptive
+    ), launched
     names = {seen.name for seen in trace.seen if seen.path == "holdings"}
     assert (f"{leaks.FREE}{leaks.SLIDING}" in names) is case.setup.swa
 

@@ -183,6 +183,14 @@ PLANTS = {
         setup=replace(CHAIN, rejection=True),
         seen_by=(("staged", "real rows of temperatures"), *DRAFTED),
     ),
+    "a switch to another number of draft steps keeps the target's backend": Plant(
+        file="sglang/srt/speculative/eagle_worker_v2.py",
+        function="EAGLEWorkerV2.apply_runtime_state",
+        old="self._target_worker.model_runner.attn_backend = state.target_attn_backend",
+        new="pass",
+        setup=replace(CHAIN, adaptive=1, overlap=True, disagreement=30),
+        seen_by=(("tree_mask", "start of a row's mask"), (kv_indices.ORACLE, "segment of a real row")),
+    ),
     "results are copied to the host before they are there": Plant(
         file="sglang/srt/managers/scheduler.py",
         function="Scheduler._copy_result_to_cpu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from array import array
@@ -16,7 +17,7 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components import ipc_channels, request_receiver
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from repro.cases.rows.serving import SLIDING
+from repro.cases.rows.serving import SLIDING, graph_name
 from runners.engines.active import engine
 from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
 from runners.releases.options.sliding import is_hybrid
@@ -26,6 +27,12 @@ from runners.releases.workers.present import GENERATION
 from runners.releases.workers.rendezvous import in_memory
 
 _PREFILL = "prefill_cuda_graph_runner"
+# The fields of sglang's SpecRuntimeState that hold graph runners, by the path that these are on.
+_OF_STATES = {
+    "draft": "cuda_graph_runner",
+    "verify": "target_graph_runner",
+    "draft_extend": "cuda_graph_runner_for_draft_extend",
+}
 # The lowest temperature that sglang does not take for greedy, at which the second best token's probability is 0 but
 # where two are as likely, within rounding.
 COLD = 1.1e-6
@@ -201,16 +208,42 @@ def _prefill_places(scheduler: Any) -> list[tuple[Any, str]]:
     return [(model, _PREFILL) for model in models if hasattr(model, _PREFILL)]
 
 
-def graphs(scheduler: Any) -> dict[str, Any]:
-    """The graph runners by the path that they are on; those that there are not are left out."""
+def states(scheduler: Any) -> dict[int, Any]:
+    """An adaptive worker's states by their number of draft steps, that first that it starts with; of others none."""
+    controller = getattr(scheduler.draft_worker, "adaptive_controller", None)
+    return controller._states if controller is not None else {}
+
+
+class Adapting:
+    """An adaptive worker's choice of draft steps, which goes by the rounds before; of other workers nothing."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._controller = getattr(scheduler.draft_worker, "adaptive_controller", None)
+        self._at_start = copy.deepcopy(getattr(self._controller, "params", None))
+
+    def start_over(self) -> None:
+        """Have it choose as if there had been no round."""
+        if self._controller is not None:
+            self._controller.params = copy.deepcopy(self._at_start)
+            self._controller._activate(next(iter(self._controller._states)))
+
+
+def graphs(scheduler: Any) -> Iterator[tuple[str, Any]]:
+    """The names of the graph runners that there are, and these; an adaptive worker is in the state of each in turn."""
+    by_steps = states(scheduler)
     runners = {name: getattr(*place, None) for name, place in _graph_places(scheduler).items()}
-    return {name: runner for name, runner in runners.items() if runner is not None}
+    yield from ((name, runner) for name, runner in runners.items() if runner is not None and not by_steps)
+    for steps, state in by_steps.items():
+        scheduler.draft_worker.adaptive_controller._activate(steps)
+        runners = {graph_name(name, steps): getattr(state, held) for name, held in _OF_STATES.items()}
+        yield from ((name, runner) for name, runner in runners.items() if runner is not None)
 
 
 @contextmanager
 def without_graphs(scheduler: Any) -> Iterator[None]:
     """While entered, the workers run everything as it is, as if they had captured nothing."""
-    places = [*_graph_places(scheduler).values(), *_prefill_places(scheduler)]
+    of_states = [(state, held) for state in states(scheduler).values() for held in _OF_STATES.values()]
+    places = [*_graph_places(scheduler).values(), *_prefill_places(scheduler), *of_states]
     runners = [(*place, getattr(*place, None)) for place in places]
     for owner, name, _ in runners:
         setattr(owner, name, None)
