@@ -235,14 +235,14 @@ def graphs(scheduler: Any) -> Iterator[tuple[str, Any]]:
     yield from ((name, runner) for name, runner in runners.items() if runner is not None and not by_steps)
     for steps, state in by_steps.items():
         scheduler.draft_worker.adaptive_controller._activate(steps)
-        runners = {graph_name(name, steps): getattr(state, held) for name, held in _OF_STATES.items()}
+        runners = {graph_name(name, steps): getattr(state, attribute) for name, attribute in _OF_STATES.items()}
         yield from ((name, runner) for name, runner in runners.items() if runner is not None)
 
 
 @contextmanager
 def without_graphs(scheduler: Any) -> Iterator[None]:
     """While entered, the workers run everything as it is, as if they had captured nothing."""
-    of_states = [(state, held) for state in states(scheduler).values() for held in _OF_STATES.values()]
+    of_states = [(state, attribute) for state in states(scheduler).values() for attribute in _OF_STATES.values()]
     places = [*_graph_places(scheduler).values(), *_prefill_places(scheduler), *of_states]
     runners = [(*place, getattr(*place, None)) for place in places]
     for owner, name, _ in runners:
