@@ -1,15 +1,15 @@
 """The known fixes, taken out of a release that rounds drive, and found from nothing: by the runner that proves the fix,
-and by rounds: python -m tests.tools.fixes_in_rounds [--fix N...] [--release 0.5.13] [--seeds 3] [--seconds 300].
+and by rounds: python -m tests.tools.fixes_in_rounds [--fix N...] [--release 0.5.13] [--seeds 3] [--cases 60].
 
 Cases are drawn as a campaign draws them. The first that fails where the fix is out, and not in the same way in the
-release as it is, ends a search. Time is what the changed release takes; the release as it is is asked only where a
-case fails.
+release as it is, ends a search. Time is processor time of the changed release, its first session included; the release
+as it is is asked only where a case fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from repro.traces.finding import Status
 from repro.traces.paths import Recorded
 from repro.traces.trace import Trace
 from repro.upstream.fixes import FIXES, Fix
+from runners.processes.fork_servers import processor_seconds
 from runners.processes.pool import Pool
 
 ROUND = "round"
@@ -60,33 +61,33 @@ def calls_of(case: Case, trace: Trace) -> int:
     return len({array.step for array in trace.seen if array.path == Recorded.ROUND_GRAPH})
 
 
-def search(cases: Iterator[Case], without: Pool, as_is: Pool, seconds: float) -> Search:
-    """The first case that only the release without the fix fails, among those that it runs in so many seconds."""
+def search(cases: Iterator[Case], without: Pool, as_is: Pool) -> Search:
+    """The first of these cases that only the release without the fix fails."""
     spent, count, calls = 0.0, 0, 0
     for case in cases:
-        start = time.monotonic()
+        start = processor_seconds()
         trace = without.run(case)
         places = failures(case, trace)
-        spent += time.monotonic() - start
+        spent += processor_seconds() - start
         count, calls = count + 1, calls + calls_of(case, trace)
         new = places - failures(case, as_is.run(case)) if places else places
-        if new or spent > seconds:
+        if new:
             return Search(cases=count, calls=calls, seconds=spent, places=new)
-    raise AssertionError("a campaign's cases have no end")
+    return Search(cases=count, calls=calls, seconds=spent, places=frozenset())
 
 
 def row(fix: Fix, runner: str, backend: str, done: Sequence[Search]) -> str:
-    found = [each for each in done if each.places]
+    successes = [each for each in done if each.places]
     unit = "rounds" if runner == ROUND else "calls"
-    if not found:
+    if not successes:
         last = done[-1]
         figures = f"not found | {last.cases} cases | {last.calls} {unit} | {last.seconds:.0f} s"
     else:
         cases, calls, seconds = (
-            median(getattr(each, name) for each in found) for name in ("cases", "calls", "seconds")
+            median(getattr(each, name) for each in successes) for name in ("cases", "calls", "seconds")
         )
-        figures = f"{len(found)} of {len(done)} | {cases:g} | {calls:g} {unit} | {seconds:.1f} s"
-    by = sorted(frozenset().union(*(each.places for each in found)))
+        figures = f"{len(successes)} of {len(done)} | {cases:g} | {calls:g} {unit} | {seconds:.1f} s"
+    by = sorted(frozenset().union(*(each.places for each in successes)))
     return f"| #{fix.number} | {runner}/{backend} | {figures} | {'; '.join(f'{o}: {w}' for o, w in by)} |"
 
 
@@ -96,7 +97,7 @@ def main() -> None:
     parser.add_argument("--release", default="0.5.13", help="the release that the fixes are taken out of")
     parser.add_argument("--runner", help="only with this runner")
     parser.add_argument("--seeds", type=int, default=3, help="searches for each row")
-    parser.add_argument("--seconds", type=float, default=300.0, help="of one search")
+    parser.add_argument("--cases", type=int, default=60, help="of one search at most")
     options = parser.parse_args()
     target = Target(options.release, "emulated")
     print(f"| fix | by | found | cases | until then | time | what only {options.release} without it fails |")
@@ -111,7 +112,7 @@ def main() -> None:
                 for seed in range(1, options.seeds + 1):
                     drawn = rounds(seed, runner, backend, CASES_PER_SETUP)
                     fitting = (case for case in drawn if case.setup.topk == 1 or not chains)
-                    done.append(search(fitting, pools[0], pools[1], options.seconds))
+                    done.append(search(itertools.islice(fitting, options.cases), pools[0], pools[1]))
                 print(row(fix, runner, backend, done), flush=True)
 
 

@@ -10,11 +10,9 @@ import pytest
 
 from oracles import handed_on, kv_rows, launches, leaks, lifetime, logits, progress, rounds, text
 from oracles.catalogue import judge_all, overall
-from repro.cases import room
 from repro.cases.case import Case, Request, Setup, Step, Target, problems, seq_len_max
 from repro.cases.codec import Seed, digest, dumps, loads
 from repro.cases.release_list import NEWEST
-from repro.cases.rows import serving as rows_of_serving
 from repro.cases.words import paragraph
 from repro.shrinking.shrink import shrink
 from repro.traces.finding import Status
@@ -275,19 +273,6 @@ def test_a_launch_is_judged_as_its_runners() -> None:
     assert (nothing.status, nothing.where) == (Status.UNKNOWN, launches.NOTHING), "no graph ran"
     batches = replace(launched(), seen=tuple(array for array in launched().seen if "/input/" in array.name))
     assert only(launches.judge, case, batches).where == launches.UNJUDGED
-
-
-def test_launches_of_an_adaptive_worker_are_judged_with_the_draft_steps_of_their_graphs() -> None:
-    setup = replace(CHAIN, capture_bs=(2, 4), adaptive=2)
-    alone = rows_of_serving.launched(setup, rows_of_serving.graph_name("verify", 2))
-    assert (alone.runner, alone.num_steps, alone.num_draft_tokens, alone.adaptive) == ("verify", 2, 3, 0)
-    for values, status in (([1, 0, 0, 0], Status.PASS), ([1, 3, 0, 0], Status.FAIL)):
-        trace = launched(**{"launch/req_pool_indices": values})
-        seen = tuple(replace(array, name=array.name.replace("draft/", "draft@2/")) for array in trace.seen)
-        verdicts = launches.judge(replace(SMALL, setup=setup), replace(trace, seen=seen))
-        assert {verdict.status for verdict in verdicts} == {Status.PASS, status}
-        assert {verdict.runner for verdict in verdicts if verdict.status is Status.FAIL} <= {"draft"}
-    assert room.served_room(replace(setup, adaptive=8), 9) > room.served_room(setup, 9)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 
 from fuzz.draw.rounds import round_cases
+from oracles import launches
 from oracles.catalogue import judge_all, overall
+from repro.cases import room
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Step, Target, problems
 from repro.cases.release_list import NEWEST
+from repro.cases.rows.serving import graph_name
+from repro.cases.rows.serving import launched as of_graphs
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
-from tests.runners.releases.test_round import CHAIN, TREE
+from tests.runners.releases.test_round import CHAIN, SMALL, TREE, launched
 
 TARGET = Target(NEWEST, "emulated")
 HALF = replace(CHAIN, dtype="float16", head_dim=64)
@@ -77,3 +81,16 @@ def test_a_stream_for_plans_is_refused_over_backends_without_an_update_behind_th
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_driven_is_refused(name: str) -> None:
     assert problems(Case(setup=REFUSED[name], steps=STEPS))
+
+
+def test_launches_of_an_adaptive_worker_are_judged_with_the_draft_steps_of_their_graphs() -> None:
+    setup = replace(CHAIN, capture_bs=(2, 4), adaptive=2)
+    alone = of_graphs(setup, graph_name("verify", 2))
+    assert (alone.runner, alone.num_steps, alone.num_draft_tokens, alone.adaptive) == ("verify", 2, 3, 0)
+    for values, status in (([1, 0, 0, 0], Status.PASS), ([1, 3, 0, 0], Status.FAIL)):
+        trace = launched(**{"launch/req_pool_indices": values})
+        seen = tuple(replace(array, name=array.name.replace("draft/", "draft@2/")) for array in trace.seen)
+        verdicts = launches.judge(replace(SMALL, setup=setup), replace(trace, seen=seen))
+        assert {verdict.status for verdict in verdicts} == {Status.PASS, status}
+        assert {verdict.runner for verdict in verdicts if verdict.status is Status.FAIL} <= {"draft"}
+    assert room.served_room(replace(setup, adaptive=8), 9) > room.served_room(setup, 9)
