@@ -204,7 +204,7 @@ def commits(repository: Path, world: World, lines: list[str], *more: str) -> int
 
 @pytest.mark.parametrize(
     ("rate", "searches"),
-    [(1.0, 3), pytest.param(1.0, 8, marks=pytest.mark.slow), pytest.param(0.3, 20, marks=pytest.mark.exhaustive)],
+    [(1.0, 3), *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in ((1.0, 8), (0.3, 20)))],
 )
 def test_the_commit_is_named_every_time(repository: Path, rate: float, searches: int, tmp_path: Path) -> None:
     chance, right, looks = random.Random(5), 0, []

@@ -9,12 +9,12 @@ import pytest
 
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
+from repro.cases.release_list import NEWEST
 from repro.traces.finding import Status
 from repro.traces.trace import Termination
 from runners.processes.pool import Pool
 
-RELEASE = "0.5.23"
-pytestmark = pytest.mark.emulated(RELEASE)
+pytestmark = pytest.mark.emulated(NEWEST)
 
 DRAFT = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2), slots=4)
 SETUPS = {
@@ -39,22 +39,16 @@ def case(setup: Setup) -> Case:
 
 
 @pytest.fixture(scope="module")
-def sound() -> Iterator[Pool]:
-    with Pool(Target(RELEASE, "emulated")) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
 def misled() -> Iterator[Pool]:
-    with Pool(Target(RELEASE, "emulated"), session="tests.builders.beyond_session") as pool:
+    with Pool(Target(NEWEST, "emulated"), session="tests.builders.beyond_session") as pool:
         yield pool
 
 
 @pytest.mark.slow
 @each_runner
-def test_a_sound_one_passes_and_was_looked_at(name: str, sound: Pool) -> None:
+def test_a_sound_one_passes_and_was_looked_at(name: str, newest: Pool) -> None:
     example = case(SETUPS[name])
-    trace = sound.run(example)
+    trace = newest.run(example)
     verdicts = judge_all(example, trace)
     assert overall(verdicts) is Status.PASS, verdicts
     assert {"eager", "planned_eager", "metadata", "reads", "reference"} <= set(trace.paths(BEYOND))

@@ -196,9 +196,9 @@ def test_slots_of_a_sliding_layer_that_are_not_translated_are_seen(opened: Pool)
         )
     )
     chosen = CASES["verify, a sliding and a full layer"]
-    with Pool(opened.target) as pool:
-        pool.change({"edit": planted.change()})
-        failing = {(v.oracle, v.where) for v in judge_all(chosen, pool.run(chosen)) if v.status is Status.FAIL}
+    opened.change({"edit": planted.change()})
+    failing = {(v.oracle, v.where) for v in judge_all(chosen, opened.run(chosen)) if v.status is Status.FAIL}
+    opened.change({})
     assert ("kv_indices", "segment of a real row, window") in failing
 
 
