@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import islice
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -201,6 +202,22 @@ def _by_name(name: str) -> Callable[..., Any]:
     return lambda *args, **kwargs: getattr(tl, name)(*args, **kwargs)
 
 
+_source_lines = inspect.getsourcelines
+_lines: dict[tuple[str, CodeType], tuple[list[str], int]] = {}
+
+
+def _lines_of(thing: Any) -> tuple[list[str], int]:
+    """inspect's own. Each function's are looked for once: several ask for those of a kernel, and each would go over its
+    tokens."""
+    if not inspect.isfunction(thing) or hasattr(thing, "__wrapped__"):
+        return _source_lines(thing)
+    key = (thing.__code__.co_filename, thing.__code__)
+    if key not in _lines:
+        _lines[key] = _source_lines(thing)
+    lines, first = _lines[key]
+    return [*lines], first
+
+
 class _Loops(triton_interpreter.ASTTransformer):
     """Lets a kernel's loops ask for agreed_range; else as Triton's interpreter rewrites kernels."""
 
@@ -217,6 +234,7 @@ def install() -> None:
     pointers.install()
     reductions.install()
     launch_memory.install()
+    inspect.getsourcelines = _lines_of
     triton_interpreter.FunctionRewriter.ast_transformer = _Loops()
     triton_interpreter.agreed_range = recording.agreed_range
     triton_interpreter.GridExecutor.__init__ = _init
