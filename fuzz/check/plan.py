@@ -15,9 +15,9 @@ from repro.cases.families import family_facts
 from repro.cases.options import OPTIONS
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 
-# Processor seconds of all sessions, were each in a process of its own: enough for every stored seed and every setup
-# that shows an option with a runner or a backend that no other does, and for some ten seeds more.
-BUDGET = 305.0
+# Processor seconds of all setups: enough for every stored seed and every setup that shows an option with a runner or a
+# backend that no other does, and for some five seeds more.
+BUDGET = 200.0
 # The cases of a plain setup, of another kind or size of setup, and of a setup of whole rounds.
 CASES_PLAIN, CASES_OTHER, CASES_SERVED = 3, 2, 1
 # Options in which setups of a pair differ in kind, and not in size alone.
@@ -75,7 +75,8 @@ def pairs() -> tuple[Pair, ...]:
 
 def plan(stored: Sequence[tuple[str, Seed]], budget: float = BUDGET) -> Plan:
     """A plain setup of each pair; then, as far as the budget goes, stored seeds and setups of other kinds in turn, then
-    setups of other sizes. Seeds of a runner that compiles its buckets, which is dear, come last."""
+    setups of other sizes. Seeds of a runner that compiles its buckets, which is dear, come last. So they are chosen;
+    they are run so that one process can serve many."""
     seeds: dict[Pair, list[Item]] = {pair: [] for pair in pairs()}
     for name, seed in stored:
         item = Item(name=name, cases=(seed.case,), seed=seed)
@@ -83,13 +84,13 @@ def plan(stored: Sequence[tuple[str, Seed]], budget: float = BUDGET) -> Plan:
     plain, kinds, sizes = zip(*(directed(*pair) for pair in pairs()), strict=True)
     dear = [item for pair, items in seeds.items() for item in items if RUNNER_FACTS[pair[0]].compiled]
     cheap = ([item for item in items if item not in dear] for items in seeds.values())
-    taken: list[Item] = []
-    left_out: list[Item] = []
-    for item in chain(plain, in_turn((in_turn(cheap), telling(in_turn(kinds)))), in_turn(sizes), dear):
+    taken, left_out = [*plain], list[Item]()
+    budget -= sum(item.cost for item in plain)
+    for item in chain(in_turn((in_turn(cheap), telling(in_turn(kinds)))), in_turn(sizes), dear):
         fits = item.cost <= budget
         budget -= item.cost if fits else 0
         (taken if fits else left_out).append(item)
-    return Plan(items=(*plain, *together(taken[len(plain) :])), left_out=tuple(left_out))
+    return Plan(items=tuple(together(taken)), left_out=tuple(left_out))
 
 
 def telling(items: Iterable[Item]) -> Iterator[Item]:

@@ -86,7 +86,7 @@ def whole_plan() -> Plan:
 @functools.cache
 def small_plan() -> Plan:
     """The plain setup of each pair."""
-    return Plan(items=whole_plan().items[: len(pairs())], left_out=whole_plan().left_out[:2])
+    return Plan(items=plan((), budget=0.0).items, left_out=whole_plan().left_out[:2])
 
 
 class World:
