@@ -234,7 +234,8 @@ def install() -> None:
     pointers.install()
     reductions.install()
     launch_memory.install()
-    inspect.getsourcelines = _lines_of
+    lines: Callable[..., Any] = _lines_of
+    inspect.getsourcelines = lines
     triton_interpreter.FunctionRewriter.ast_transformer = _Loops()
     triton_interpreter.agreed_range = recording.agreed_range
     triton_interpreter.GridExecutor.__init__ = _init
