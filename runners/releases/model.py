@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,6 +194,23 @@ def _norms_without_kernels(model: torch.nn.Module) -> None:
     them run there, by graph and by eager alike. Half precision, as in production, keeps the kernels."""
     for module in model.modules():
         weight = next(module.parameters(recurse=False), None)
-        is_float32 = weight is not None and weight.is_cuda and weight.dtype == torch.float32
-        if is_float32 and type(module).__name__.endswith("Norm") and hasattr(module, "forward_native"):
+        if weight is None or not type(module).__name__.endswith("Norm") or not hasattr(module, "forward_native"):
+            continue
+        if weight.is_cuda and weight.dtype == torch.float32:
             module._forward_method = module.forward_native
+        if not weight.is_cuda:
+            module.forward = _in_place(module.forward)
+
+
+def _in_place(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The same norm, whose results have the shapes of its arguments, as a kernel in place leaves them. PyTorch's sum with
+    the residual broadcasts: a batch of one token that lost its first dimension would get it back."""
+
+    @functools.wraps(forward)
+    def normed(x: Any, residual: Any = None, *args: Any, **kwargs: Any) -> Any:
+        results = forward(x, residual, *args, **kwargs)
+        if residual is None or x.shape == residual.shape or x.numel() != residual.numel():
+            return results
+        return results[0].view(x.shape), *results[1:]
+
+    return normed

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from repro.cases.case import Setup
-from repro.cases.families import GLM, MAMBA2, is_latent
+from repro.cases.families import GLM, KDA, MAMBA2, is_latent
 from runners.targets import pinned
 
 
@@ -52,6 +52,12 @@ REFUSALS = (
         words=re.compile(r"NemotronHForCausalLM does not support triton attention backend"),
         source="0.5.16 srt/server_args.py:4751",
         of=lambda setup: setup.family == MAMBA2 and setup.backend == "triton",
+    ),
+    # Up to 0.5.16.
+    Refusal(
+        words=re.compile(r"extra_buffer is not supported for KimiLinearForCausalLM; use no_buffer"),
+        source="0.5.15.post1 srt/server_args.py:4265",
+        of=lambda setup: setup.family == KDA,
     ),
     # Of every release that has rejection sampling, up to 0.5.22.
     Refusal(
