@@ -119,16 +119,13 @@ def index(findings: tuple[PublishedBug, ...]) -> str:
     packages = list(FOLDER.glob("*/issue.md"))
     return f"""# Findings
 
-Bugs of published sglang that eagleeye finds, one page each. A seed in `repro/seeds` shows each of them. Seeds were run
-on all {len(ADAPTED)} releases from {OLDEST} to {NEWEST} on the emulated engine; what a seed expects of a release
-(`about.expect`) is what was seen. `python -m repro repairs` runs the candidate patches, `python -m repro fixes` takes
-known fixes out again.
+Bugs of published sglang that eagleeye finds, one page each. A seed in `repro/seeds` shows each of them. What it expects
+of the {len(ADAPTED)} releases from {OLDEST} to {NEWEST} (`about.expect`) was seen on the emulated engine.
 
 `upstream` is what {COPIES} had on the day named, the newest copy of 2026-09-22. No live
-tracker was asked: a thread may have changed since, and "none found" rests on few searches (the words are on the page)
-and is no proof.
+tracker was asked: a thread may have changed since, and "none found" rests on few searches and is no proof.
 
-These pages are made from `repro/findings.toml` by `python -m tests.tools.finding_pages`.
+Made from `repro/findings.toml` by `python -m tests.tools.finding_pages`.
 
 ## Still there in {NEWEST} ({len(standing)})
 
@@ -142,9 +139,8 @@ These pages are made from `repro/findings.toml` by `python -m tests.tools.findin
 
 ## Packages for sglang's maintainers
 
-{len(packages)} findings have issue text, a script that needs sglang and torch alone, a candidate patch, the range by
-bisection and a test for sglang's suite, in a folder of the seed's name. Their pages link them.
-[docs/upstream.md](../upstream.md) makes one.
+{len(packages)} findings have issue text, script, candidate patch, range and a test for sglang's suite
+([docs/upstream.md](../upstream.md)).
 """
 
 
