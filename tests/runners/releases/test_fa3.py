@@ -17,6 +17,7 @@ from repro.cases.reads import drafts
 from repro.traces.finding import Status
 from repro.traces.trace import Termination
 from runners.engines.active import engine
+from runners.engines.emulated import Graph
 from runners.engines.standins import fa3 as standin
 from runners.engines.standins import native_imports
 from runners.processes.pool import Pool
@@ -72,8 +73,8 @@ def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypat
             "cu_seqlens_q": torch.arange(0, 7, each, dtype=torch.int32),
             "max_seqlen_q": each,
         }
-        for captured in (False, True):
-            monkeypatch.setattr(engine, "capturing", lambda captured=captured: captured)
+        for graph in (None, Graph()):
+            monkeypatch.setattr(engine, "capturing", lambda graph=graph: graph)
             kernel(**arguments)
     assert [len(heard.of(6, count)[0].lengths) for count in (3, 2, 5)] == [3, 2, 2]
     with pytest.raises(IndexError, match="no graph of 7 queries"):
@@ -81,7 +82,7 @@ def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypat
 
 
 def test_what_an_older_library_lacks_is_left_out_where_nothing_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "capturing", lambda: False)
+    monkeypatch.setattr(engine, "capturing", lambda: None)
     kernel = Calls().listened(lambda q, *, causal=False: (q, causal))
     assert kernel(1, causal=True, only_qv=False, sinks=None) == (1, True)
     with pytest.raises(TypeError, match="only_qv"):
