@@ -207,9 +207,10 @@ def _in_place(forward: Callable[..., Any]) -> Callable[..., Any]:
     the residual broadcasts: a batch of one token that lost its first dimension would get it back."""
 
     @functools.wraps(forward)
-    def normed(x: Any, residual: Any = None, *args: Any, **kwargs: Any) -> Any:
-        results = forward(x, residual, *args, **kwargs)
-        if residual is None or x.shape == residual.shape or x.numel() != residual.numel():
+    def normed(x: Any, *args: Any, **kwargs: Any) -> Any:
+        results = forward(x, *args, **kwargs)
+        residual = args[0] if args else kwargs.get("residual")
+        if not isinstance(residual, torch.Tensor) or x.shape == residual.shape or x.numel() != residual.numel():
             return results
         return results[0].view(x.shape), *results[1:]
 
