@@ -199,9 +199,10 @@ WITNESSES = (
     setup_of("kv_move", "triton", page_size=4),
     setup_of("round", "triton"),
 )
-# What a published release does not bring about: another token than eager's by rounding, lists that its batches do not
-# have yet, and bugs and buffers that tests plant. Of moves each release has some.
-NOT_ALWAYS = {"reference_graph", "ranks_captured"}
+# What a published release does not bring about: another token or value than eager's by rounding, which depends on the
+# host's instructions, lists that its batches do not have yet, and bugs and buffers that tests plant. Of moves each
+# release has some.
+NOT_ALWAYS = {"reference_graph", "ranks_captured", "eager_again", "eager_nudged_up", "eager_nudged_down"}
 NOT_ALWAYS |= {"field", "staged", "round_nudged_up", "round_nudged_down"}
 
 
