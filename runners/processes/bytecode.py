@@ -31,7 +31,7 @@ class _Kept(SourceFileLoader):
             sys.dont_write_bytecode = forbidden
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        """In place of the second of its last change, whatever tells this state of the file from others."""
+        """Tell states of a file apart by its inode, its device and the nanosecond of its last change."""
         stat = Path(path).stat()
         state = f"{stat.st_mtime_ns} {stat.st_ino} {stat.st_dev}"
         return {"mtime": zlib.crc32(state.encode()), "size": stat.st_size}
@@ -52,7 +52,7 @@ class _Kept(SourceFileLoader):
 
 
 def keep(root: Path) -> None:
-    """From now on, keep the bytecode of what is imported from below this folder."""
+    """Keep the bytecode of modules that are imported from below this folder."""
     root = root.resolve()
     loader = type("Kept", (_Kept,), {"root": root})
     finder = FileFinder.path_hook((ExtensionFileLoader, EXTENSION_SUFFIXES), (loader, SOURCE_SUFFIXES))

@@ -203,8 +203,8 @@ def _norms_without_kernels(model: torch.nn.Module) -> None:
 
 
 def _in_place(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The same norm, whose results have the shapes of its arguments, as a kernel in place leaves them. PyTorch's sum with
-    the residual broadcasts: a batch of one token that lost its first dimension would get it back."""
+    """Have a norm's results keep the shapes of its arguments, as a kernel in place does. PyTorch's sum with the
+    residual broadcasts: a batch of one token that lost its first dimension would get it back."""
 
     @functools.wraps(forward)
     def normed(x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -85,7 +85,7 @@ def _fault_of_device() -> BaseException | None:
 
 
 def raise_published(raised: SglangError, setup: Setup) -> NoReturn:
-    """Raise what sglang raised as it is, or Unsupported where sglang refuses this setup by it."""
+    """Raise sglang's own exception, or Unsupported if sglang refuses this setup by it."""
     if words := refused(setup, raised.error):
         raise Unsupported(words) from raised.error
     raise raised.error from None

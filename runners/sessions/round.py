@@ -164,7 +164,7 @@ class Served:
 
     @contextmanager
     def _without_graphs(self) -> Iterator[None]:
-        """In the state that an adaptive worker starts with on both ends: a switch sets its own graphs."""
+        """Begin and end in the first state of an adaptive worker, as a switch of states sets graphs anew."""
         self.adapting.start_over()
         with serving.without_graphs(self.scheduler):
             try:

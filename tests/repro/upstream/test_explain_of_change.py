@@ -23,8 +23,8 @@ from runners.targets.overlay import MARKER, Overlay, make_overlay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plant:
-    """A mistake in the newest release, and a runner and backend that meet it in their plain setup. row: the one that the
-    release writes there; empty where no single row is."""
+    """A mistake in the newest release. runner, backend: a pair whose plain setup meets it. row: the row that the
+    release writes there; empty if there is no single one."""
 
     runner: str
     backend: str

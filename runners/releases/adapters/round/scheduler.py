@@ -229,7 +229,7 @@ class Adapting:
 
 
 def graphs(scheduler: Any) -> Iterator[tuple[str, Any]]:
-    """The names of the graph runners that there are, and these; an adaptive worker is in the state of each in turn."""
+    """Yield each graph runner behind its name. An adaptive worker enters the state of each in turn."""
     by_steps = states(scheduler)
     runners = {name: getattr(*place, None) for name, place in _graph_places(scheduler).items()}
     yield from ((name, runner) for name, runner in runners.items() if runner is not None and not by_steps)
