@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from fuzz.aiming import asked
 from fuzz.cluster.fan import Fan, fan_out
 from fuzz.mutation import equivalents, summary
 from fuzz.mutation.directed import plan
@@ -26,6 +27,7 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import BACKENDS, RUNNERS, Case, Setup, Target
 from repro.cases.codec import read
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
+from repro.cases.server_args import BadOption
 from repro.commands import cli
 from repro.commands.cli import BadInput, Commands, count, positive, say
 from repro.traces.exit_codes import ExitCode, severest
@@ -64,6 +66,8 @@ def add_parser(commands: Commands) -> None:
         "--runner", choices=RUNNERS, help="mutate what this runner runs, and judge by it alone (default: all runners)"
     )
     parser.add_argument("--backend", choices=BACKENDS, help="only with this attention backend (default: all)")
+    having = "only setups with this option, on or away from its default; may be repeated"
+    parser.add_argument("--with", action="append", default=[], dest="having", metavar="OPTION", help=having)
     parser.add_argument("--sample", type=count, metavar="N", help="the number of mutants (default: all)")
     cli.add_seed_number(parser, 0)
     parser.add_argument(
@@ -122,8 +126,12 @@ class _Run:
     def __init__(self, options: argparse.Namespace, tools: Tools, target: Target, fan: Fan | None) -> None:
         self.options, self.tools, self.target, self.fan = options, tools, target, fan
         stored = [read(path).case for path in sorted(SEEDS.glob("*.json"))]
+        try:
+            fits = asked([], options.having, []).aim.fits
+        except BadOption as error:
+            raise BadInput(str(error)) from error
         self.plans = {
-            f"{runner}/{backend}": plan(runner, backend, stored, options.cases)
+            f"{runner}/{backend}": plan(runner, backend, stored, options.cases, fits)
             for runner, domain in RUNNER_FACTS.items()
             for backend in domain.backends
             if options.backend in (None, backend) and runner in _runners(options.runner)

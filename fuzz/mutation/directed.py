@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -25,6 +25,7 @@ from repro.cases.case import (
 from repro.cases.codec import digest
 from repro.cases.families import FAMILY_FACTS, families, fitted
 from repro.cases.options import OPTIONS
+from repro.cases.rows.serving import pool_least
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.setup import SPARE_POSITIONS
 
@@ -35,12 +36,21 @@ FIRST, DRAWN = 3, 2
 LONG = 640
 # The tokens behind the first that a served request asks for, some rounds of drafts; and iterations between arrivals.
 FURTHER, WAIT = 6, 2
+# The same where requests are to be retracted, aborted and joined by others.
+SERVED = 14
 
 
-def plan(runner: str, backend: str, seeds: Iterable[Case] = (), count: int = CASES_MAX) -> list[Case]:
-    """So many cases at most. seeds: stored ones, of which this runner's and backend's take part."""
-    every = [(list(written(setup)), setup) for setup in setups(runner, backend)]
-    stored = [case for case in seeds if (case.setup.runner, case.setup.backend) == (runner, backend)]
+def plan(
+    runner: str,
+    backend: str,
+    seeds: Iterable[Case] = (),
+    count: int = CASES_MAX,
+    fits: Callable[[Setup], bool] = lambda setup: True,
+) -> list[Case]:
+    """So many cases at most, of setups that fit. seeds: stored ones, of which this runner's and backend's take part."""
+    every = [(list(written(setup)), setup) for setup in setups(runner, backend) if fits(setup)]
+    of_pair = (case for case in seeds if (case.setup.runner, case.setup.backend) == (runner, backend))
+    stored = [case for case in of_pair if fits(case.setup)]
     # In turn: were a setup's own together, the last setups would have none among so many.
     first = (case for turn in range(FIRST) for own_cases, _ in every for case in own_cases[turn : turn + 1])
     rest = (chain(own_cases[FIRST:], drawn(setup)) for own_cases, setup in every)
@@ -81,6 +91,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
         behind,
     ]
     chosen.insert(1, _alone(small))
+    if domain.serves:
+        chosen[1:1] = _serving(first)
     chosen += _of_families(first)
     # An option that nothing above has.
     chosen += [replace(first, **o.smallest) for o in OPTIONS if o.sets_apart and not any(map(o.is_set, chosen))]
@@ -89,12 +101,25 @@ def setups(runner: str, backend: str) -> list[Setup]:
 
 def _of_families(first: Setup) -> Iterator[Setup]:
     for name in families(first.runner, first.backend):
-        chain = first.backend in FAMILY_FACTS[name].chains
-        setup = fitted(replace(_drafting(first, 1, 3, 4) if chain else first, family=name))
+        chain = first.backend in FAMILY_FACTS[name].chains and RUNNER_FACTS[first.runner].speculative
+        # As many slots as rows, as what is sized by one must do for the other.
+        setup = replace(_drafting(first, 1, 3, 4) if chain else first, family=name, slots=first.max_bs)
+        setup = fitted(setup)
         yield setup
         if FAMILY_FACTS[name].recurrent and first.topk > 1 and not chain:
             # Without links between tokens, which trees of recurrent layers have.
             yield fitted(_drafting(setup, 1, 3, 4))
+
+
+def _serving(first: Setup) -> Iterator[Setup]:
+    """Both event loops with what a scheduler may do beside rounds: prompts from the tree cache and in chunks, a pool so
+    small that requests are retracted, drafts that are refused, what requests ask for besides their text."""
+    asking = replace(first, disagreement=30, radix=True, logprobs=True, sampled=True)
+    yield replace(asking, overlap=True, plan_stream=BACKEND_FACTS[first.backend].plans_ahead)
+    short = _drafting(replace(asking, page_size=4, chunk=8, capture_bs=(1, 3), slots=4), 1, 3, 4)
+    short = replace(short, pool=pool_least(short) + 8 * short.page_size)
+    yield short
+    yield replace(short, overlap=True, radix=False, returns_hidden=True)
 
 
 def _sizes(small: Setup) -> list[Setup]:
@@ -216,6 +241,8 @@ def written(setup: Setup) -> Iterator[Case]:
     limit, full = seq_len_max(setup), setup.max_bs
     page, step = setup.page_size, partial(_step, setup)
     small = max(1, full - 1)
+    if setup.disagreement:
+        yield _happening(setup)
     yield Case(setup=setup, steps=(step(full, [limit]), step(1, [2], 1, 1), step(small, [5, 9, page], 2, 2)))
     if setup.window:
         # Requests that lie within the window: what is wrong with those beyond it does not hide what is wrong here.
@@ -240,12 +267,29 @@ def written(setup: Setup) -> Iterator[Case]:
     yield Case(setup=setup, steps=(step(small, [1]), step(full, [1, 2], 2, 1), step(1, [limit], 3, 2)))
 
 
-def _step(setup: Setup, count: int, length: Sequence[int], first: int = 0, turn: int = 0) -> Step:
+def _happening(setup: Setup) -> Case:
+    """All that may happen to a scheduler while requests run: they are retracted, in an iteration that prefills nobody,
+    the oldest is aborted, others come with the same first tokens, and the cache is flushed when nobody runs."""
+    limit, full, step = seq_len_max(setup), setup.max_bs, partial(_step, setup, further=SERVED)
+    first, again = step(full, [limit, limit // 2]), step(full, [limit // 2 + 3, limit // 3])
+    prefills = 2 * (-(-limit // setup.chunk) if setup.chunk else 1)  # of two requests, which a small pool has room for
+    steps = (
+        first,
+        Step(requests=(), wait=prefills + WAIT, happens="retract"),
+        replace(again, wait=WAIT, happens="abort"),
+        replace(step(1, [limit // 3], 1, 1), wait=10 * WAIT, happens="flush"),
+    )
+    return Case(setup=setup, steps=steps)
+
+
+def _step(
+    setup: Setup, count: int, length: Sequence[int], first: int = 0, turn: int = 0, further: int = FURTHER
+) -> Step:
     """So many requests in slots from this one on; their lengths in turn, their contents by the turn's number. Served
     ones ask for further tokens, so that rounds follow their prompts; those of a later turn arrive among these."""
     limit, most = seq_len_max(setup), accepted_max(setup)
     serves = RUNNER_FACTS[setup.runner].serves
-    further = min(FURTHER, limit - 1) if serves else 0
+    further = min(further, limit - 1) if serves else 0
     return Step(
         requests=tuple(
             Request(

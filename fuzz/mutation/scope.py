@@ -12,11 +12,18 @@ from fuzz.mutation.sites import mutants
 from repro.cases.case import Case, Setup, problems
 from repro.traces.trace import Trace
 
-# Not the models, the samplers and the servers: what they get wrong, graph and eager get wrong alike.
+# Not the models, the samplers and the servers: what they get wrong, graph and eager get wrong alike. Of the scheduler
+# what makes batches and takes their results, which rounds run.
 PREFIXES = (
     "sglang/srt/speculative/",
     "sglang/srt/model_executor/",
     "sglang/srt/layers/attention/",
+    "sglang/srt/managers/overlap_utils",
+    "sglang/srt/managers/schedule_",
+    "sglang/srt/managers/scheduler.py",
+    "sglang/srt/managers/scheduler_components/batch_result_processor",
+    "sglang/srt/managers/scheduler_output_processor_mixin",
+    "sglang/srt/managers/tp_worker",
     "sglang/srt/mem_cache/",
     "sglang/kernels/ops/attention/",
     "sglang/kernels/ops/kvcache/",

@@ -61,5 +61,6 @@ def _words(options: argparse.Namespace, target: Target) -> list[str]:
         "1",
         "--out",
         KEPT,
+        *(word for option in options.having for word in ("--with", option)),
     ]
     return ["fuzz", "mutate", "--target", str(target), *words]
