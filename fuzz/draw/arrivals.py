@@ -47,10 +47,12 @@ def arrivals(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
     steps: list[Step] = []
     left = REQUESTS_MAX
     for number in range(hand.number(1, GROUPS_MAX)):
-        count = hand.number(1, min(setup.slots, left))
+        happens = hand.pick(("", "", "", *HAPPENINGS)) if number else ""
+        # An iteration that prefills retracts nothing.
+        alone = happens == "retract" and hand.pick((True, True, False))
+        count = 0 if alone else hand.number(1, min(setup.slots, left))
         left -= count
         requests = tuple(_request(hand, slot) for slot in range(1, count + 1))
-        happens = hand.pick(("", "", "", *HAPPENINGS)) if number else ""
         steps.append(Step(requests=requests, wait=hand.pick(WAITS) if number else 0, happens=happens))
         if not left:
             break
