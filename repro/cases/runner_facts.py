@@ -337,7 +337,7 @@ RUNNER_FACTS = {
         room=room.served_room,
         graph=False,
         session="round",
-        own_oracles=("text", "logits", "rounds", "launches", "leaks", "progress"),
+        own_oracles=("text", "logits", "rounds", "launches", "leaks", "progress", "reported"),
     ),
     TOY: RunnerFacts(
         what="the harness's own runner in numpy, with bugs on request",

@@ -35,6 +35,8 @@ from runners.sessions.rounds import Rounds, apart, number_of, off
 from runners.sessions.state import State
 
 Prompts = Sequence[Sequence[Ints]]
+# What messages count of each request.
+COUNTS = ("prompt_tokens", "completion_tokens", "spec_verify_ct", "spec_num_correct_drafts", "retraction_counts")
 # The most that rounding to three bits of mantissa moves a number, relative to it.
 EIGHT_BITS = 1.0 + 2.0**-4
 
@@ -206,6 +208,7 @@ class Served:
         returned, states = serving.logprobs(self.wire.sent), serving.hidden_states(self.wire.sent)
         moved = {name_of(*place): each.states_off(states.get(name_of(*place), ())) for place, each in judged.items()}
         distances = off(way.rounds, lengths, {name_of(*place): each.logits for place, each in judged.items()})
+        reported = {name: serving.counts(self.wire.sent, name) for name in COUNTS}
         for number, step in enumerate(case.steps):
             places = [(number, row) for row in range(len(step.requests))]
             names = [name_of(*place) for place in places]
@@ -214,6 +217,8 @@ class Served:
             watch.see(number, Recorded.SERVED, "aborted", np.array([name in way.clock.aborted for name in names]))
             watch.see(number, Recorded.SERVED, "off", rows([distances.get(name, ()) for name in names], np.float64))
             watch.see(number, Recorded.SERVED, "returned", rows([returned.get(name, ()) for name in names], np.float64))
+            for count, of_requests in reported.items():
+                watch.see(number, Recorded.SERVED, count, np.array([of_requests.get(name, -1) for name in names]))
             watch.see(number, Recorded.SERVED, "states", rows([moved.get(name, ()) for name in names], np.float64))
             _see_judged(watch, number, [judged.get(place) for place in places])
         watch.fact("launches", way.launches or "none")

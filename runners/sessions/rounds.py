@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from repro.cases.payload import floats
-from repro.cases.rows.serving import SLIDING
+from repro.cases.rows.serving import SLIDING, request_number
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array
 from runners.engines.staging import StagingBuffer
@@ -23,7 +23,6 @@ from runners.releases.adapters.round import scheduler as serving
 _DATA = 37  # any constant: one direction onto which all rows are projected
 # Stages that hand on what a draft begins with: a round, a prefill, and one behind a retraction.
 ROUND, PREFILL, RETRACTED = 0, 1, 2
-ROWS = 1000  # more than requests that arrive together
 # The inputs of the next draft, and the tree's links from a node to its first child and to the next one of its parent.
 NEXT = ("topk_p", "topk_index", "hidden_states")
 HANDED = (*NEXT, "bonus_tokens")
@@ -204,7 +203,7 @@ def _names(batch: Any) -> tuple[str, ...]:
 def number_of(rid: str) -> int:
     """A request's name as a number."""
     step, _, row = rid.partition(".")
-    return int(step) * ROWS + int(row)
+    return request_number(int(step), int(row))
 
 
 def apart(ones: Mapping[tuple[int, str], Array], others: Mapping[tuple[int, str], Array]) -> bool:

@@ -17,6 +17,8 @@ SLIDING = "target_sliding"
 # And how far rounding of a cache to eight bits moves a request's rows.
 NOISE = "noise_"
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
+# More requests than arrive together.
+_TOGETHER = 1000
 # Between a runner and the number of draft steps of its graphs, in the names of an adaptive worker's.
 _AT_STEPS = "@"
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
@@ -42,6 +44,11 @@ def prefill_buckets(setup: Setup) -> list[int]:
     """The sizes of prefill graphs, in tokens, rising; empty without any."""
     most = setup.prefill_max_bs
     return sorted({most, -(-most // 2), -(-most // 4)}) if most else []
+
+
+def request_number(step: int, row: int) -> int:
+    """The number of a request in records of rounds, by its place in the case."""
+    return step * _TOGETHER + row
 
 
 def graph_name(runner: str, steps: int) -> str:
