@@ -1,5 +1,4 @@
-"""A tiny Nemotron-H: a Mamba2 layer, whose state lies beside the KV cache, two of a feed-forward network and a full
-one."""
+"""A tiny Nemotron-H: two Mamba2 layers, whose states lie beside the KV cache, a full one and a feed-forward network."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ def mamba2(setup: Setup) -> dict[str, Any]:
         "architectures": ["NemotronHForCausalLM"],
         "model_type": "nemotron_h",
         "num_hidden_layers": 4,
-        "hybrid_override_pattern": "M-*-",
+        "hybrid_override_pattern": "MM*-",
         "mamba_num_heads": 4,
         "mamba_head_dim": 16,
         "ssm_state_size": 16,
