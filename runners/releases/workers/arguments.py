@@ -9,6 +9,7 @@ from typing import Any
 
 from sglang.srt.server_args import ServerArgs
 
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
 from repro.cases.families import is_latent, is_recurrent
 from repro.cases.layout import pool_tokens
@@ -19,7 +20,7 @@ from runners.recording.observer import Unsupported
 from runners.releases.backends import flashinfer_mla
 from runners.releases.catalogue import present_release
 from runners.releases.model import Folders
-from runners.releases.options import adaptive, deterministic, latent, quantised, recurrent
+from runners.releases.options import abilities, adaptive, deterministic, quantised, recurrent
 from runners.releases.workers.rendezvous import in_memory
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
@@ -66,12 +67,12 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
 
 def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any]:
     """The arguments of a setup's model, after sglang is prepared for it. Unsupported if this engine cannot serve it."""
+    if not BACKEND_FACTS[setup.backend].on_cpu:
+        abilities.prepare(device)
     if setup.deterministic:
         deterministic.prepare(device)
-    if is_latent(setup):
-        if flashinfer_mla.is_used(setup) and device == "cuda":
-            raise Unsupported("the plan of flashinfer's MLA kernel is recorded on the emulated engine alone")
-        latent.prepare(device)
+    if is_latent(setup) and flashinfer_mla.is_used(setup) and device == "cuda":
+        raise Unsupported("the plan of flashinfer's MLA kernel is recorded on the emulated engine alone")
     arguments: dict[str, Any] = {}
     if is_recurrent(setup):
         recurrent.prepare(setup, device)

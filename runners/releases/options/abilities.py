@@ -1,7 +1,8 @@
-"""Latent attention: without a GPU, that sglang stores a token's row by its Triton kernel.
+"""The platform's abilities: without a GPU, that sglang launches the Triton kernels that it launches with one.
 
-Where the platform says that it has no Triton (0.5.23), rows are stored by torch with a mask, which no capture can hold.
-A GPU of SM90 has a compiled kernel for it that takes the same arguments; Triton's is sglang's own fallback.
+Where the platform says that it has no Triton (since 0.5.22), torch allocates pages, writes the request table, and
+stores rows of latent attention with a mask, which no capture can hold. For these rows a GPU of SM90 has a compiled
+kernel that takes the same arguments; Triton's is sglang's own fallback.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _PLATFORMS = "sglang.srt.platforms"
 
 
 def prepare(device: str) -> None:
-    """To be called before the workers of such a setup are built."""
+    """To be called before workers are built."""
     if device != "cpu" or not importlib.util.find_spec(_PLATFORMS):
         return
     kind: Any = type(importlib.import_module(_PLATFORMS).current_platform)
