@@ -14,7 +14,7 @@ from fuzz.mutation.directed import CASES_MAX, plan, setups
 from fuzz.mutation.mutant import Mutant, sampled
 from fuzz.mutation.scope import REACHING_MIN, lines_of, mutants_of, ordered, traced_cases
 from fuzz.mutation.sites import mutants
-from repro.cases.case import BACKENDS, problems, seq_len_max
+from repro.cases.case import BACKENDS, HAPPENINGS, problems, seq_len_max
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import End, RecordedArray, Termination, Trace
 from runners.sessions.mutation import edited
@@ -192,6 +192,17 @@ def test_each_runner_has_directed_cases(runner: str) -> None:
         assert len({case.setup for case in cases}) == len(traced_cases(cases)) >= 3
         assert {case.setup for case in cases} >= set(setups(runner, backend)), "each setup has one"
         assert max(seq_len_max(case.setup) for case in cases) > 512
+
+
+def test_requests_that_are_served_are_retracted_aborted_and_joined() -> None:
+    cases = plan("round", "triton", fits=lambda setup: setup.disagreement > 0)
+    firsts = {case.setup: case for case in reversed(cases)}
+    assert {setup.overlap for setup in firsts} == {setup.page_size > 1 for setup in firsts} == {False, True}
+    assert any(setup.pool and setup.chunk for setup in firsts)
+    for case in firsts.values():
+        happens = {step.happens: step for step in case.steps}
+        assert happens.keys() == {"", *HAPPENINGS}
+        assert not happens["retract"].requests, "an iteration that prefills retracts nothing"
 
 
 def test_what_is_kept_as_equivalent_is_whole_and_has_reasons(tmp_path: Path) -> None:
