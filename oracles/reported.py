@@ -40,17 +40,17 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             own = rounds.get(request_number(number, row), [])
             if not (case.setup.overlap and served[RETRACTIONS][row] > 0):
                 # The round behind a request's end is of nobody.
-                counted = [accepted for before, accepted in own if before - request.seq_len + 1 < length]
-                want |= {ROUNDS: len(counted), DRAFTS: sum(counted) - len(counted)}
+                tokens = [accepted for before, accepted in own if before - request.seq_len + 1 < length]
+                want |= {ROUNDS: len(tokens), DRAFTS: sum(tokens) - len(tokens)}
             else:
-                wrongs += _too_few(number, row, length, served)
+                wrongs += _lacking_rounds(number, row, length, served)
             compared += len(want)
-            wrongs += _other(number, row, want, served)
+            wrongs += _other_counts(number, row, want, served)
     return conclude_each(ORACLE, wrongs, compared, nothing="no request ended")
 
 
 def _rounds(record: Record, trace: Trace) -> Mapping[int, Rounds]:
-    """Those of each request, by its number."""
+    """The rounds of each request, by its number."""
     rounds: dict[int, Rounds] = {}
     for number in sorted({seen.step for seen in trace.seen if seen.path == Recorded.ROUND_GRAPH}):
         values = record.path(number, Recorded.ROUND_GRAPH)
@@ -61,14 +61,14 @@ def _rounds(record: Record, trace: Trace) -> Mapping[int, Rounds]:
     return rounds
 
 
-def _other(number: int, row: int, want: Mapping[str, int], served: Mapping[str, Array]) -> Iterator[Wrong]:
+def _other_counts(number: int, row: int, want: Mapping[str, int], served: Mapping[str, Array]) -> Iterator[Wrong]:
     for name, count in want.items():
         got = int(served[name][row])
         if got not in (count, -1):  # a release without such a count
             yield _wrong(number, row, name, got, str(count))
 
 
-def _too_few(number: int, row: int, length: int, served: Mapping[str, Array]) -> Iterator[Wrong]:
+def _lacking_rounds(number: int, row: int, length: int, served: Mapping[str, Array]) -> Iterator[Wrong]:
     """Each prefill gives one token, and so does each round besides its drafts."""
     counts = np.array([int(served[name][row]) for name in (RETRACTIONS, ROUNDS, DRAFTS)])
     if (counts >= 0).all() and 1 + counts.sum() < length:

@@ -322,9 +322,8 @@ class Recorded(StrEnum):
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
         arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely, states float64 [raw_bs, n]; noise, "
         "states_noise float64, ended, COUNT int64, aborted bool [raw_bs]",
-        meaning="Each request's text; the target's in float64, how far the text's tokens lie behind, how far logits "
-        "and returned states lie off, log-probabilities returned and right, rounding's reach; ended: 2 if aborted; "
-        "COUNT: as its last message has it, by that name, -1 if it lacks it.")
+        meaning="Each request's text; the target's in float64, how far tokens lie behind, logits and returned states "
+        "lie off, log-probabilities returned and right, rounding's reach; ended: 2 if aborted; COUNT: as reported.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
         arrays="NAME int64 [3]",
         meaning="What belongs to no request: at the start, when all have ended, after a flush.")

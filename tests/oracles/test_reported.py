@@ -1,4 +1,4 @@
-"""What the last message of a request counts, on records made by hand."""
+"""Counts in the last message of a request, on records made by hand."""
 
 from __future__ import annotations
 
