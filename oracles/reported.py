@@ -37,10 +37,10 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
                 continue
             length = int((served["tokens"][row] >= 0).sum())
             want = {PROMPT: request.seq_len, TEXT: length}
-            own = rounds.get(request_number(number, row), [])
+            own_rounds = rounds.get(request_number(number, row), [])
             if not (case.setup.overlap and served[RETRACTIONS][row] > 0):
                 # The round behind a request's end is of nobody.
-                tokens = [accepted for before, accepted in own if before - request.seq_len + 1 < length]
+                tokens = [accepted for before, accepted in own_rounds if before - request.seq_len + 1 < length]
                 want |= {ROUNDS: len(tokens), DRAFTS: sum(tokens) - len(tokens)}
             else:
                 wrongs += _lacking_rounds(number, row, length, served)
