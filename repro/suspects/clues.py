@@ -116,6 +116,11 @@ class Clues:
         numbered = enumerate(self.text(function[0]).splitlines(), start=1)
         return len({self.at(function[0], number) for number, text in numbered if call.search(text)}) > 1
 
+    def calling(self, function: Function) -> set[Function]:
+        """The functions that called it."""
+        rans = (ran for rans in self.way.phases.values() for ran in rans if ran.function == function)
+        return {caller for ran in rans for caller, _ in ran.callers}
+
     def handing(self, writer: Suspect, phases: Collection[str], names: Collection[str]) -> Iterator[Suspect]:
         """The functions that have a writer write what it is given, where others use the same writer."""
         rans = {
@@ -183,18 +188,22 @@ class Clues:
                 return
             function, line = next((call for ran in rans for call in ran.callers), (function, line))
 
-    def up_to(self, place: tuple[str, int], pattern: re.Pattern[str], reason: str) -> Iterator[Suspect]:
-        """The functions on the ways up from a place, of which a line that ran has the pattern, the innermost first."""
-        ways = {self.at(*place)}
-        seen: set[Function] = set()
+    def above(self, function: Function) -> Iterator[Function]:
+        """It and the functions on the ways up from it, the innermost first."""
+        ways, seen = {function}, set[Function]()
         while ways:
             seen |= ways
-            rans = [ran for rans in self.way.phases.values() for ran in rans if ran.function in ways]
-            for ran in rans:
-                texts = self.text(ran.file).splitlines()
-                if lines := [n for n in sorted(ran.lines) if n <= len(texts) and pattern.search(texts[n - 1])]:
-                    yield Suspect(ran.function, lines[0], reason)
-            ways = {caller for ran in rans for caller, _ in ran.callers} - seen
+            yield from sorted(ways)
+            ways = {caller for each in ways for caller in self.calling(each)} - seen
+
+    def up_to(self, place: tuple[str, int], pattern: re.Pattern[str], reason: str) -> Iterator[Suspect]:
+        """The functions on the ways up from a place, of which a line that ran has the pattern, the innermost first."""
+        for function in self.above(self.at(*place)):
+            texts = self.text(function[0]).splitlines()
+            rans = (ran for rans in self.way.phases.values() for ran in rans if ran.function == function)
+            every = sorted({line for ran in rans for line in ran.lines if line <= len(texts)})
+            if lines := [line for line in every if pattern.search(texts[line - 1])]:
+                yield Suspect(function, lines[0], reason)
 
     def arguments(self, caller: Function, line: int, kernel: Ran, parameter: str) -> set[str]:
         """The plain names that the launch in this line gives for a kernel's parameter."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from repro.suspects.clues import BACKENDS, Clues, Suspect
+from repro.suspects.held import of_caller, of_model, switched
 from repro.suspects.statements import Does, plain, tree
 from repro.suspects.way import BUILD, CAPTURE
 
@@ -30,6 +31,13 @@ def raised(clues: Clues) -> Iterator[Suspect]:
     yield from _unasked(clues, frames)
     refuses = any(isinstance(node, ast.Raise | ast.Assert) for node in clues.statements_at(innermost))
     of_size = bool(frames and _SIZES.search(message))
+    yield from switched(clues, frames)
+    named = {name for frame in innermost for name in clues.names_at(frame.file, frame.line)} if of_size else set()
+    makers = clues.makers(named)
+    if of_size:
+        yield from of_model(clues, frames)
+        if not makers and len(clues.calling(frames[0].function)) > 1:
+            yield from of_caller(clues, frames)
     if refuses or (of_size and clues.serves_several(frames[0].function)):
         # It refuses what it is given, or works for several.
         frames = [*frames[1:2], *innermost, *frames[2:]]
@@ -38,7 +46,7 @@ def raised(clues: Clues) -> Iterator[Suspect]:
     yield from _lacking(clues, message)
     if of_size:
         yield from frames[:1]
-        yield from clues.makers({name for frame in innermost for name in clues.names_at(frame.file, frame.line)})
+        yield from makers
     if "None" in message:
         yield from _absent(clues, frames, f"{ended.step} {ended.path}", message)
     yield from frames

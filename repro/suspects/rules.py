@@ -9,6 +9,8 @@ from itertools import islice
 
 from repro.suspects.clues import BACKENDS, WORKERS, Clues, Suspect
 from repro.suspects.names import features_of, names_of
+from repro.suspects.parting import parted
+from repro.suspects.races import unordered
 from repro.suspects.raised import raised
 from repro.suspects.statements import Does, plain
 from repro.suspects.way import BUILD, CAPTURE
@@ -20,8 +22,7 @@ _KERNELS, _EXECUTOR, _POOLS = "sglang/kernels/", "sglang/srt/model_executor/", "
 _BATCHES = re.compile(r"/(forward_batch_info|eagle_info\w*|spec_info|schedule_batch)\.py$")
 ROOM = re.compile(r"too narrow|past the end|guard band|no room")
 _OUTSIDE = re.compile(r"(load|store) outside (\S+) in (\S+)")
-_ACCESS = re.compile(r"(\S+\.py) \w+:(\d+)")
-_STREAMS = re.compile(r"stream|event|read_ends|barrier")
+_STATE_SLOTS = ("mamba_track_indices", "mamba_cache_indices", "mamba_indices", "state_indices")
 Rule = Callable[[Clues, Verdict], Iterator[Suspect]]
 
 
@@ -185,6 +186,8 @@ def _output(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
         yield from clues.by_name(graph, names, (Does.STORES, Does.WRITES, Does.HANDS), "it writes the wrong output")
         for reader in clues.by_name(graph, names, (Does.ASSIGNS, Does.READS), "it uses the output"):
             yield from (reader, *clues.callers(reader.function, (CAPTURE, *graph), f"it calls {reader.function[1]}"))
+    if verdict.oracle == "graph_equals_eager":
+        yield from parted(clues, step)
     # Where KV alone is wrong, attention is right: it would show in the outputs.
     words = [] if verdict.cell and verdict.cell.buffer == "kv" else features_of(verdict)
     if words and clues.case.setup.backend == "flashinfer":
@@ -217,14 +220,16 @@ def _kept(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     yield from clues.ran(phases, pattern, reason, within=WORKERS)
 
 
-def _unordered(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
-    """Accesses of two streams: who switches streams, or waits, on the way to the later access and to the earlier."""
-    places = [
-        (f"sglang/{file}", int(line)) for file, line in _ACCESS.findall(verdict.cell.buffer if verdict.cell else "")
-    ]
-    for place in places:
-        yield from clues.up_to(place, _STREAMS, "on its way streams are switched, or waited for")
-    yield from (Suspect(clues.at(*place), place[1], "it accesses what another stream does") for place in places)
+def _states(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
+    """Recurrent states, written in slots of others or with wrong values: who says which slots rows and copies have.
+    First those that the other way does not go through, if it does not fail."""
+    graph, eager = (clues.way.of_step(_step(verdict), path) for path in ("graph", "eager"))
+    phases, others = (eager, graph) if "eager" in verdict.where else (graph, eager)
+    does = (Does.WRITES, Does.MAKES, Does.ASSIGNS, Does.HANDS)
+    passed = {ran.function for ran in clues.way.during(*others)}
+    writers = clues.by_name(phases, _STATE_SLOTS, does, "it says which slots of recurrent states are written")
+    of_backends = (writer for writer in writers if writer.file.startswith(BACKENDS))
+    yield from sorted(of_backends, key=lambda writer: writer.function in passed)
 
 
 def _by_feature(clues: Clues, phases: tuple[str, ...], words: list[str]) -> Iterator[Suspect]:
@@ -259,7 +264,9 @@ RULES: Mapping[str, Rule] = {
     "attributes": _attribute,
     "kv_writes": _slots,
     "kv_rows": _kept,
-    "order": _unordered,
+    "order": unordered,
+    "state_writes": _states,
+    "state_values": _states,
     "graph_equals_eager": _output,
     "reference": _output,
     "history": _output,

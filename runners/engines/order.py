@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 import torch
@@ -41,20 +42,24 @@ Clock = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An operation on memory: its stream, its number there, and the place in sglang that asked for it."""
+    """An operation on memory: its stream, its number there, and the place in sglang that asked for it. callers: of a
+    replay, the places in sglang that had it made, the innermost first."""
 
     stream: str
     number: int
     place: str
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Two accesses that nothing orders, of which at least one writes. first came first in this engine's order."""
+    """Two accesses that nothing orders, of which at least one writes. first came first in this engine's order. callers:
+    the places in sglang that had the second one made, the innermost first."""
 
     kind: str
     first: Access
     second: Access
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -157,7 +162,10 @@ class Order:
         memory.written, memory.read = access, {}
 
     def _tell(self, kind: str, first: Access, second: Access) -> None:
-        self.races.setdefault((kind, first.place, second.place), Race(kind, first, second))
+        key = (kind, first.place, second.place)
+        if key not in self.races:
+            callers = second.callers or tuple(_places(sys._getframe(1)))[1:]
+            self.races[key] = Race(kind, first, second, callers)
 
     def known(self, tensor: torch.Tensor) -> _Memory | None:
         storage = tensor.untyped_storage()._cdata
@@ -245,7 +253,8 @@ class Order:
 
     def replayed(self, graph: Any, name: str) -> None:
         """A graph is about to be replayed."""
-        access = self._last = self._operation(f"a replay of {name}")
+        callers = tuple(_places(sys._getframe(1)))
+        access = self._last = replace(self._operation(f"a replay of {name}"), callers=callers)
         for reads, tensor in graph.outside():
             memory = self._of_device(tensor)
             self._read(memory, access) if reads else self._write(memory, access)
@@ -298,15 +307,27 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ite
 
 def _place() -> str | None:
     """The innermost place in sglang; None if the harness itself asks."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         path = frame.f_code.co_filename
         if _SGLANG in path:
-            return f"{path.rpartition(_SGLANG)[2]} {frame.f_code.co_name}:{frame.f_lineno}"
+            return _named(frame)
         if any(part in path for part in _HARNESS):
             return None
-        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+        frame = frame.f_back
     return None
+
+
+def _places(frame: FrameType | None) -> Iterator[str]:
+    """The places in sglang from a frame on, the innermost first."""
+    while frame is not None:
+        if _SGLANG in frame.f_code.co_filename:
+            yield _named(frame)
+        frame = frame.f_back
+
+
+def _named(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename.rpartition(_SGLANG)[2]} {frame.f_code.co_name}:{frame.f_lineno}"
 
 
 def _for_kernel() -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +34,8 @@ from runners.sessions.planner import Planner
 PREFILL = "prefill"
 # What loads a batch into a runner's buffers ahead of its replay, and what replays; newest first.
 _LOADS, _REPLAYS = ("load_batch", "replay_prepare"), ("execute", "replay")
+# Functions that had an access made, the innermost: behind them is the scheduler's loop.
+CALLERS_MAX = 12
 # The draft's result, by which the tree of the verify behind it is judged.
 _DRAFTS = ("parents", "scores_index", "tokens")
 
@@ -155,7 +157,10 @@ class Launches:
             return
         watch.see(-1, Recorded.ORDER, "accesses", np.asarray(int(self.order.accesses > 0)))
         for race in self.order.races.values():
-            words = f"{race.first.place} on {race.first.stream}, {race.second.place} on {race.second.stream}"
+            first, second = _asked_for(race.first.callers), _asked_for(race.callers)
+            words = (
+                f"{race.first.place} on {race.first.stream}{first}, {race.second.place} on {race.second.stream}{second}"
+            )
             watch.see(
                 -1,
                 Recorded.ORDER,
@@ -287,6 +292,11 @@ def _of_emulation(module: str, name: str, **arguments: Any) -> Any:
     if engine.device != "cpu":
         return None
     return getattr(importlib.import_module(f"runners.engines.{module}"), name)(**arguments)
+
+
+def _asked_for(callers: Sequence[str]) -> str:
+    """For a person; empty if there are none."""
+    return f" (asked for in {', '.join(callers[:CALLERS_MAX])})" if callers else ""
 
 
 def _counts(batch: Any) -> Mapping[str, object]:

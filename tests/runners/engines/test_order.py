@@ -47,6 +47,13 @@ def test_a_read_must_wait_for_the_write(order: Order) -> None:
     assert races(order, read_by_second) == [ordering.EARLY]
 
 
+def test_a_race_says_who_asked_for_the_later_access(order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordering, "_SGLANG", "/tests/runners/engines/")
+    assert races(order, read_by_second) == [ordering.EARLY]
+    (race,) = order.races.values()
+    assert [place.partition(":")[0] for place in race.callers[:1]] == ["test_order.py races"]
+
+
 def test_a_wait_for_the_stream_or_its_event_orders_a_read(order: Order) -> None:
     def by_stream(values: torch.Tensor) -> None:
         SECOND.wait_stream(FIRST)
