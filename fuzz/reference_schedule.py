@@ -122,6 +122,7 @@ def _of_batch(setup: Setup, step: Step) -> set[str]:
         "a page ends within the draft": any(place > 0 and place + width > setup.page_size > 1 for place in places),
         "nothing accepted": most > 0 and 0 in accepted,
         "everything accepted": most > 0 and most in accepted,
+        "greedy requests beside others": len({request.greedy for request in step.requests}) > 1,
     }
     return {name for name, holds_now in holds.items() if holds_now}
 

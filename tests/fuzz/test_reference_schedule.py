@@ -50,6 +50,14 @@ def test_the_first_case_is_asked_whole_and_others_where_states_meet(schedule: Re
     assert novel(ReferenceSchedule("emulated"), case((9, 10), data=1)) == {0}, "nothing is known of other schedules"
 
 
+def test_greedy_requests_beside_others_are_new(schedule: ReferenceSchedule) -> None:
+    setup = replace(SETUP, topk=1, page_size=1, rejection=True)
+    plain, other = (replace(case((5, 6), data=data), setup=setup) for data in (0, 1))
+    first, second = other.steps[0].requests
+    mixed = replace(other, steps=(replace(other.steps[0], requests=(replace(first, greedy=True), second)),))
+    assert [novel(schedule, each) for each in (plain, other, mixed)] == [{0}, set(), {0}]
+
+
 def test_a_case_is_asked_alike_until_it_has_been_run(schedule: ReferenceSchedule) -> None:
     first, second = case((5, 6)), case((9, 10), (9, 10, 11), data=1)
     schedule.draw([first, second])
