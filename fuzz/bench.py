@@ -22,8 +22,8 @@ STAGES = ("draw", "build", "graph", "eager", "record", "reference", "pass", "jud
 
 def small_setup(runner: str, backend: str) -> Setup:
     """The setup of the speed figures: small enough that overhead shows."""
-    facts = RUNNER_FACTS[runner]
-    topk = 2 if facts.speculative and facts.branches else 1
+    facts, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
+    topk = 2 if facts.speculative and facts.branches and not kernels.chains else 1
     num_steps, num_draft_tokens = (3, 4) if facts.speculative else (1, 2)
     return Setup(
         runner=runner,
@@ -33,8 +33,9 @@ def small_setup(runner: str, backend: str) -> Setup:
         num_draft_tokens=num_draft_tokens,
         capture_bs=(1, 2, 4),
         slots=6,
-        head_dim=BACKEND_FACTS[backend].drawn_head_dims[0],
-        dtype=BACKEND_FACTS[backend].drawn_dtypes[0],
+        page_size=min(kernels.page_sizes, default=1),
+        head_dim=kernels.drawn_head_dims[0],
+        dtype=kernels.drawn_dtypes[0],
     )
 
 

@@ -195,6 +195,7 @@ def smallest(runner: str, backend: str) -> tuple[Setup, ...]:
     """The smallest setups of each kind that the runner has: chains and trees, pages of one token and of several, each
     algorithm, one draft step and two."""
     facts, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
+    pages = kernels.page_sizes[:2] or (1, 4)
     setups = (
         Setup(
             runner=runner,
@@ -210,7 +211,7 @@ def smallest(runner: str, backend: str) -> tuple[Setup, ...]:
             algorithm=algorithm,
             mirrored=True,
         )
-        for algorithm, topk, page_size, num_steps in itertools.product(facts.algorithms, (1, 2), (1, 4), (1, 2))
+        for algorithm, topk, page_size, num_steps in itertools.product(facts.algorithms, (1, 2), pages, (1, 2))
     )
     return tuple(setup for setup in setups if can_be(setup))
 

@@ -98,7 +98,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     others = [steps for steps in range(1, min(steps_max + 1, domain.num_steps_max) + 1) if steps != num_steps]
     quantises = domain.quantises and BACKEND_FACTS[backend].quantises and "kv_dtype" in swarm.options and plain
     kv_dtype, above = (draw(_values("kv_dtype")), KV_DTYPE_ABOVE) if quantises else ("", 0)
-    page_size, context_len = draw(_pages(runner, topk, num_steps, draft_tokens, size, swarm.paged))
+    page_size, context_len = draw(_pages(runner, backend, topk, num_steps, draft_tokens, size, swarm.paged))
     setup = Setup(
         runner=runner,
         backend=backend,
@@ -188,7 +188,7 @@ def _families(runner: str, backend: str, swarm: Swarm) -> tuple[str, ...]:
 def _only_chains(runner: str, backend: str, swarm: Swarm) -> bool:
     """True if the swarm's setups have topk 1, as its runner or one of its families does."""
     domain = RUNNER_FACTS[runner]
-    if not (swarm.branching and domain.speculative and domain.branches):
+    if not (swarm.branching and domain.speculative and domain.branches) or BACKEND_FACTS[backend].chains:
         return True
     return any(backend in FAMILY_FACTS[name].chains for name in _families(runner, backend, swarm))
 
@@ -233,10 +233,10 @@ def _buckets(draw: st.DrawFn, max_bs: int, sparse: bool, most: int) -> tuple[int
 
 @st.composite
 def _pages(
-    draw: st.DrawFn, runner: str, topk: int, num_steps: int, draft_tokens: int, size: Size, paged: bool
+    draw: st.DrawFn, runner: str, backend: str, topk: int, num_steps: int, draft_tokens: int, size: Size, paged: bool
 ) -> tuple[int, int]:
     """A page size and a context length in which a prefix of one token and its drafts fit; mostly one of a page, too."""
-    sizes = PAGE_SIZES if paged else (1,)
+    sizes = BACKEND_FACTS[backend].page_sizes or (PAGE_SIZES if paged else (1,))
     shapes = {page: _shape(runner, topk, num_steps, draft_tokens, page) for page in sizes}
     room = RUNNER_FACTS[runner].room
     # One-token pages fit in any size: 1 + 8 branches of 6 steps are 49 tokens.
@@ -244,8 +244,8 @@ def _pages(
     # A prefix that ends late in its page needs the most room.
     fills = {page: max(room(shapes[page], n) for n in (1, page - 1, page)) for page in fits}
     ending = [page for page, need in fills.items() if need <= size.context_len]
-    page_size = draw(st.sampled_from([*ending * FILLED, *fits] or [1]))
-    need = max(fits.get(page_size, room(shapes[1], 1)) + ROOM, fills[page_size] if page_size in ending else 0)
+    page_size = draw(st.sampled_from([*ending * FILLED, *fits] or [sizes[0]]))
+    need = max(room(shapes[page_size], 1) + ROOM, fills[page_size] if page_size in ending else 0)
     return page_size, draw(st.integers(min(size.context_len, max(CONTEXT_MIN, need)), size.context_len))
 
 

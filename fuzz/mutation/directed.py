@@ -64,7 +64,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
     domain, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
     # With as many slots as the largest bucket has rows, what is sized by one must do for the other.
     small = Setup(runner=runner, backend=backend, topk=1, num_steps=1, num_draft_tokens=2, capture_bs=(2, 4), slots=6)
-    small = replace(small, dtype=kernels.drawn_dtypes[0], head_dim=kernels.drawn_head_dims[0])
+    page = min(kernels.page_sizes, default=1)
+    small = replace(small, dtype=kernels.drawn_dtypes[0], head_dim=kernels.drawn_head_dims[0], page_size=page)
     chosen = _sizes(small)
     first = chosen[0]
     if domain.capped and backend == "triton":
@@ -125,7 +126,8 @@ def _serving(first: Setup) -> Iterator[Setup]:
 def _sizes(small: Setup) -> list[Setup]:
     """The small one, pages, a long context, and the trees that differ in their kernels."""
     domain, kernels = RUNNER_FACTS[small.runner], BACKEND_FACTS[small.backend]
-    paged = replace(small, page_size=4, capture_bs=(1, 3), num_heads=4, hidden_size=48, kv_splits=2, slots=3)
+    branches, page = domain.branches and not kernels.chains, max(4, small.page_size)
+    paged = replace(small, page_size=page, capture_bs=(1, 3), num_heads=4, hidden_size=48, kv_splits=2, slots=3)
     if small.backend == "triton":
         # A KV row of 32 bytes: less than one tile of the kernel that copies rows.
         paged = replace(paged, dtype="float16", num_kv_heads=1)
@@ -137,12 +139,12 @@ def _sizes(small: Setup) -> list[Setup]:
     paged_short = replace(paged, context_len=96)
     chosen = [
         # So many steps that parents are named by a step behind the second.
-        _drafting(small, *((2, 4, 5) if domain.branches else (1, 3, 4))),
+        _drafting(small, *((2, 4, 5) if branches else (1, 3, 4))),
         # Of three steps two are attended to, so that a branch's second draft on a page is read, too.
-        _drafting(paged_short, *((3, 3, 7) if domain.branches else (1, 2, 3))),
-        _drafting(long, 2 if domain.branches else 1, 3, 4),
+        _drafting(paged_short, *((3, 3, 7) if branches else (1, 2, 3))),
+        _drafting(long, 2 if branches else 1, 3, 4),
     ]
-    if domain.branches and not domain.trees:
+    if branches and not domain.trees:
         chosen.insert(1, _drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 3, 4))
         # A chain on pages: kernels that branches have others for.
         chosen.append(_drafting(paged_short, 1, 2, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +34,9 @@ class BackendFacts:
     # True if it has update_verify_buffers_to_fill_after_draft, by which verify's metadata that was planned while the
     # draft ran takes over the draft's tree. In all releases the others' is that of AttentionBackend, which raises.
     plans_ahead: bool = False
-    # True if graphs build its draft-extend metadata, so one graph can hold several layers (Setup.one_graph).
-    extends_in_graph: bool = False
+    # The runners whose graphs build its metadata, in some release: with multi_layer's one graph can hold several layers
+    # (Setup.one_graph).
+    plans_in_graphs: frozenset[str] = frozenset()
     # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
     quantises: bool = False
     # Whether setups with a logit cap, and with deterministic inference, are drawn: flashinfer's kernels are planned
@@ -42,6 +44,12 @@ class BackendFacts:
     draws_caps: bool = False
     # What the names of sglang's classes for it begin with; empty: anything.
     classes: str = ""
+    # The sizes of pages that it takes, where not all: sglang takes another instead. And whether it takes chains alone,
+    # with topk 1.
+    page_sizes: tuple[int, ...] = ()
+    chains: bool = False
+    # Its kernels are those of a GPU of SM100, for which the emulated engine is taken then.
+    on_sm100: bool = False
     # The engines it can be driven on, and why the emulated one refuses a dtype.
     engines: tuple[str, ...] = ("emulated", "cuda", "toy")
     emulation_lacks: Mapping[str, str] = field(default_factory=dict)
@@ -50,6 +58,14 @@ class BackendFacts:
     # sglang's code for it names the device "cuda" literally, so that emulating it needs that word redirected.
     names_cuda: bool = False
 
+
+# Of backends whose kernels read page tables.
+_PAGED: Mapping[str, Any] = {
+    "without_dtypes": ("float32",),
+    "indexes_queries": True,
+    "reads_pages": True,
+    "names_cuda": True,
+}
 
 BACKEND_FACTS = {
     "triton": BackendFacts(
@@ -85,10 +101,24 @@ BACKEND_FACTS = {
         without_dtypes=("float32",),
         indexes_queries=True,
         reads_pages=True,
-        extends_in_graph=True,
+        plans_in_graphs=frozenset({"draft_extend", "multi_layer"}),
         drafts_in_windows=False,
         classes="FlashAttention",
         names_cuda=True,
+    ),
+    "trtllm_mha": BackendFacts(
+        drawn_head_dims=(64,),
+        drawn_dtypes=("float16", "float16", "bfloat16"),
+        head_dims=(64, 128, 256),
+        page_sizes=(16, 32, 64),
+        chains=True,
+        drafts_in_windows=False,
+        starts_in_windows=False,
+        plans_in_graphs=frozenset({"draft", "decode", "verify", "draft_extend"}),
+        classes="TRTLLM",
+        engines=("emulated",),
+        on_sm100=True,
+        **_PAGED,
     ),
     "intel_amx": BackendFacts(
         drawn_head_dims=(16, 32), drawn_dtypes=("float32", "bfloat16"), engines=("emulated",), on_cpu=True

@@ -118,7 +118,8 @@ def engine_refuses(setup: Setup, engine: str) -> str:
     if setup.deterministic and engine == "emulated" and setup.backend != "triton":
         return f"the stand-in for {setup.backend} knows nothing of deterministic inference"
     if engine not in kernels.engines:
-        return f"the {setup.backend} backend runs on a CPU, not on the {engine} engine"
+        machine = "a GPU of SM100" if kernels.on_sm100 else "a CPU"
+        return f"the {setup.backend} backend runs on {machine}, not on the {engine} engine"
     return {**kernels.emulation_lacks, **of_states.emulation_lacks}.get(setup.dtype, "") if engine == "emulated" else ""
 
 

@@ -164,7 +164,7 @@ RUNNER_FACTS = {
         rejects=True,
         num_steps_max=20,
         what="`EAGLEDraftCudaGraphRunner`: several draft steps in one graph",
-        backends=("triton", "flashinfer", "fa3"),
+        backends=("triton", "flashinfer", "fa3", "trtllm_mha"),
         algorithms=ALL_ALGORITHMS,
         # sglang captures no draft graph for a single step: that step only samples.
         num_steps_min=2,
@@ -194,7 +194,7 @@ RUNNER_FACTS = {
         capped=True,
         quantises=True,
         what="the target's `CudaGraphRunner`, from 0.5.14 on `DecodeCudaGraphRunner`: one token a request",
-        backends=("triton", "flashinfer", "fa3"),
+        backends=("triton", "flashinfer", "fa3", "trtllm_mha"),
         speculative=False,
         room=room.decode_room,
         reads=(Reads(calls=reads.one_call, positions=reads.tokens), _IN_WINDOW),
@@ -225,7 +225,7 @@ RUNNER_FACTS = {
         num_steps_max=20,
         what="the target's runner in target-verify mode: before each call the draft worker's own eager draft proposes "
         "a tree and sglang's `build_tree_kernel_efficient` writes mask and positions",
-        backends=("triton", "flashinfer", "fa3"),
+        backends=("triton", "flashinfer", "fa3", "trtllm_mha"),
         algorithms=("EAGLE", "EAGLE3"),
         room=room.verify_room,
         reads=(_VERIFIED, _VERIFIED_IN_WINDOW),
@@ -264,9 +264,9 @@ RUNNER_FACTS = {
         mrope=True,
         what="`EAGLEDraftExtendCudaGraphRunner` in DRAFT_EXTEND_V2: num_draft_tokens tokens a request, of which the "
         "request's `accepted` picks the one from which the next draft is drawn",
-        backends=("triton", "flashinfer", "fa3"),
+        backends=("triton", "flashinfer", "fa3", "trtllm_mha"),
         algorithms=ALL_ALGORITHMS,
-        backend_since={"flashinfer": "0.5.14", "fa3": "0.5.23"},
+        backend_since={"flashinfer": "0.5.14", "fa3": "0.5.23", "trtllm_mha": "0.5.13"},
         branches_since="0.5.13",
         accepts=True,
         room=room.extend_room,

@@ -17,7 +17,12 @@ _WORD = re.compile(r"\b[a-z]\w*_\w+\b")
 _ATTRIBUTE = re.compile(r"\b([A-Z]\w+)\.([a-z_]\w+)\b")
 _LACKS = re.compile(r"'([A-Z]\w+)' object has no attribute '\w+'")
 # The file of each backend that is driven by name.
-_FILES = {"triton": "triton_backend.py", "fa3": "flashattention_backend.py", "flashinfer": "flashinfer_backend.py"}
+_FILES = {
+    "triton": "triton_backend.py",
+    "fa3": "flashattention_backend.py",
+    "flashinfer": "flashinfer_backend.py",
+    "trtllm_mha": "trtllm_mha_backend.py",
+}
 
 
 def raised(clues: Clues) -> Iterator[Suspect]:

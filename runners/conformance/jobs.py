@@ -54,7 +54,7 @@ def family_jobs() -> tuple[Job, ...]:
         Job(runner=runner, backend=backend, algorithm=ONE_GRAPH, case=_case(runner, backend, "EAGLE", one_graph=True))
         for runner, facts in RUNNER_FACTS.items()
         for backend in facts.backends
-        if facts.layered and BACKEND_FACTS[backend].extends_in_graph
+        if facts.layered and runner in BACKEND_FACTS[backend].plans_in_graphs
     ]
     return (*_of_families(), *layered)
 
@@ -73,7 +73,7 @@ def _case(runner: str, backend: str, algorithm: str, family: str = "", *, one_gr
     num_steps = 3 if facts.speculative else 1
     # With branches only where all releases have them.
     topk = 2 if facts.trees or (facts.speculative and facts.branches and not facts.branches_since) else 1
-    if family and backend in FAMILY_FACTS[family].chains:
+    if kernels.chains or (family and backend in FAMILY_FACTS[family].chains):
         topk = 1
     setup = Setup(
         runner=runner,
@@ -87,7 +87,7 @@ def _case(runner: str, backend: str, algorithm: str, family: str = "", *, one_gr
         capture_bs=_BUCKETS,
         slots=_SLOTS,
         # Branches move rows only where there are pages.
-        page_size=4 if facts.light else 1,
+        page_size=4 if facts.light else min(kernels.page_sizes, default=1),
         dtype=kernels.drawn_dtypes[0],
         head_dim=kernels.drawn_head_dims[0],
     )

@@ -29,7 +29,8 @@ HOST = "the host"
 EARLY, TWICE, LATE = "read before it is written", "written twice", "written before it is read"
 _SGLANG, _HARNESS = "/sglang/", ("/runners/sessions/", "/runners/releases/")
 # Stand-ins for kernels: the host waits for no value that one of them asks for in the kernel's place.
-_KERNELS = tuple(f"/standins/{name}.py" for name in ("fa3_kernels", "flashinfer_kernels", "sampling", "tree", "verify"))
+_STAND_INS = ("fa3_kernels", "flashinfer_kernels", "trtllm_kernels", "sampling", "tree", "verify")
+_KERNELS = tuple(f"/standins/{name}.py" for name in _STAND_INS)
 # These look at a tensor's form alone.
 _FORM = ("empty", "zeros_like", "ones_like", "full_like", "new_", "rand")
 _READ_BY_HOST = {

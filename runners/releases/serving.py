@@ -8,7 +8,7 @@ import importlib
 import sys
 from typing import Any
 
-from runners.releases.backends import fa3
+from runners.releases.backends import paged_calls
 
 # Modules, and what in them is None until the first setup that needs it; not every release has each.
 _NONE_AT_FIRST = {
@@ -37,7 +37,7 @@ _GATHERING = {
 
 def let_go() -> None:
     """Have sglang forget the setup that it was built for, and us which graphs it had."""
-    fa3.calls.forget()
+    paged_calls.calls.forget()
     # Since 0.5.21 it refuses to make its groups twice, unless they were destroyed in between.
     groups: Any = importlib.import_module("sglang.srt.distributed.parallel_state")
     groups.destroy_model_parallel()

@@ -24,7 +24,7 @@ from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
-from runners.releases.backends import fa3
+from runners.releases.backends import paged_calls
 from runners.releases.live import Family, Given, Live
 from runners.sessions.extents import extents
 from runners.sessions.observe.bucket import captured_for
@@ -254,7 +254,7 @@ class Launches:
             by_token = tensor.T if name in TOKENS_SECOND else tensor
             self._see(Recorded.LAUNCH, name, by_token, rows=self.setup.max_bs)
         if not stage.family.metadata_after(stage.live.setup):
-            with fa3.calls.launched(graph):
+            with paged_calls.calls.launched(graph):
                 metadata = stage.family.metadata(stage.live, stage.runner, bs, self._given)
             for name, tensor in metadata.items():
                 self._see(Recorded.METADATA, name, tensor)

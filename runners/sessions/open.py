@@ -27,7 +27,7 @@ from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
 from runners.releases import catalogue, model
 from runners.releases.adapters.stood_in import stood_in
-from runners.releases.backends import fa3
+from runners.releases.backends import fa3, trtllm
 from runners.releases.reference import rounding
 from runners.releases.starting import native, traced
 from runners.sessions import memory, mutation, passed, replay, serving, writes
@@ -62,7 +62,9 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         raise Unsupported(refusal)
     if kernels.names_cuda or is_recurrent(setup):  # up to 0.5.19 the states of drafts are made there by name
         engine.accept_literal_cuda()
-    if kernels.reads_pages:
+    if kernels.on_sm100:
+        trtllm.listen()
+    elif kernels.reads_pages:
         fa3.listen()
     if target.engine == "emulated" and not kernels.on_cpu:
         model.keep_sizes()

@@ -35,7 +35,9 @@ def setup_of(runner: str, backend: str = "", **changes: Any) -> Setup:
     """A small setup of this runner: buckets of 1, 2 and 4 requests, and branches where it can have them."""
     facts = RUNNER_FACTS[runner]
     backend = backend or facts.backends[0]
-    topk = 2 if facts.trees or (facts.speculative and facts.branches and not facts.branches_since) else 1
+    kernels = BACKEND_FACTS[backend]
+    branches = facts.trees or (facts.speculative and facts.branches and not facts.branches_since)
+    topk = 2 if branches and not kernels.chains else 1
     steps = 3 if facts.speculative else 1
     setup = Setup(
         runner=runner,
@@ -47,8 +49,9 @@ def setup_of(runner: str, backend: str = "", **changes: Any) -> Setup:
         # A batch that fills its bucket is not staged on a CPU, and each bucket is compiled.
         capture_bs=(5,) if facts.compiled else (1, 2, 4),
         slots=6,
-        head_dim=BACKEND_FACTS[backend].drawn_head_dims[0],
-        dtype=BACKEND_FACTS[backend].drawn_dtypes[0],
+        page_size=min(kernels.page_sizes, default=1),
+        head_dim=kernels.drawn_head_dims[0],
+        dtype=kernels.drawn_dtypes[0],
     )
     return replace(setup, **changes)
 

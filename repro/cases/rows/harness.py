@@ -51,7 +51,7 @@ ROWS: tuple[Option, ...] = (
         meaning="one graph has all layers of a draft, which is a server's default if the backend allows it",
         if_set=(
             Need(lambda s, r, b: r.layered, "the {s.runner} runner's draft model has one layer"),
-            Need(lambda s, r, b: b.extends_in_graph, "{s.backend} builds a draft's metadata outside of graphs"),
+            Need(lambda s, r, b: s.runner in b.plans_in_graphs, "{s.backend} builds metadata outside of graphs"),
         ),
         drawn=(True,),
         later=True,

@@ -26,6 +26,7 @@ ROWS: tuple[Option, ...] = (
         needs=(
             Need(lambda s, r, b: r.branches or s.topk == 1, "the {s.runner} runner has topk 1 only"),
             Need(lambda s, r, b: not r.trees or s.topk > 1, "the {s.runner} runner has topk above 1 only"),
+            Need(lambda s, r, b: not b.chains or s.topk == 1, "{s.backend} has topk 1 only"),
         ),
     ),
     Option(
@@ -79,6 +80,12 @@ ROWS: tuple[Option, ...] = (
         meaning="tokens in a page of the KV cache",
         choices=PAGE_SIZES,
         drawn=PAGE_SIZES[1:],
+        needs=(
+            Need(
+                lambda s, r, b: s.page_size in (b.page_sizes or (s.page_size,)),
+                "{s.backend} has pages of {b.page_sizes} tokens, not of {s.page_size}",
+            ),
+        ),
     ),
     Option(
         field="context_len",
@@ -228,7 +235,7 @@ ROWS: tuple[Option, ...] = (
         name="attention_backend",
         meaning="the attention backend",
         choices=BACKENDS,
-        drawn=("flashinfer", "fa3"),
+        drawn=("flashinfer", "fa3", "trtllm_mha"),
         resets=("backend",),
     ),
 )

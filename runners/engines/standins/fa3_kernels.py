@@ -13,10 +13,11 @@ import math
 import torch
 
 from runners.engines import launch_memory, touched
-from runners.engines.guards import band_bytes
-from runners.engines.standins.dense import Pair, attention, memory_from, seen_keys, whole
+from runners.engines.standins import paged
+from runners.engines.standins.dense import Pair, attention, seen_keys, whole
 
 KERNEL = "fa3_paged_attention"
+_NAMES = paged.Names(kernel=KERNEL, table="page_table", cache="k_cache")
 
 
 def _paged(
@@ -55,7 +56,8 @@ def _paged(
         count = query[rows].shape[0]
         if count > most:
             launch_memory.report(f"max_seqlen_q below a sequence's queries in {KERNEL}", count, most)
-        slots = _slots(page_table, sequence, max(0, length), key.shape[0], key.shape[1]) if count else None
+        first, (pages, size) = sequence * page_table.stride(0), key.shape[:2]
+        slots = paged.slots_of(page_table, first, max(0, length), pages, size, _NAMES) if count else None
         if slots is None:
             continue
         seen = seen_keys(count, slots.numel(), causal=causal, left=left, right=right)
@@ -74,23 +76,6 @@ def _operands(
     if latent_query is None:
         return query, keys, values
     return torch.cat((latent_query, query), -1), torch.cat((values, keys), -1), values
-
-
-def _slots(page_table: torch.Tensor, row: int, length: int, pages: int, size: int) -> torch.Tensor | None:
-    """The KV slots of a sequence; None if some of it is foreign memory."""
-    memory = memory_from(page_table)
-    band = band_bytes(page_table.untyped_storage()) // page_table.element_size()
-    first, count = row * page_table.stride(0), -(-length // size)
-    if first + count > memory.numel() - band:
-        launch_memory.report(f"load outside page_table in {KERNEL}", max(first, memory.numel() - band), memory.numel())
-        return None
-    touched.reads(memory[first : first + count])
-    entries = memory[first : first + count].long()
-    outside = (entries < 0) | (entries >= pages)
-    if outside.any():
-        launch_memory.report(f"load outside k_cache in {KERNEL}", int(entries[outside][0]) * size, pages * size)
-        return None
-    return (entries[:, None] * size + torch.arange(size)).view(-1)[:length]
 
 
 def schedule_of(lengths: torch.Tensor) -> torch.Tensor:

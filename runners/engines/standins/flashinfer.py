@@ -1,4 +1,5 @@
-"""Stands in for the part of flashinfer that sglang's two backends of that name use: the same wrappers, on CPU tensors.
+"""Stands in for the part of flashinfer that sglang's backends of that name and those over TensorRT-LLM's kernels use:
+the same wrappers and functions, on CPU tensors.
 
 Signatures and buffers are those of flashinfer 0.6.12. A plan checks and copies what flashinfer's does, but makes no
 schedule: one that is out of date does not show.
@@ -12,6 +13,7 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from runners.engines.standins import trtllm
 from runners.engines.standins.flashinfer_decode import BatchDecodeWithPagedKVCacheWrapper, fast_decode_plan
 from runners.engines.standins.flashinfer_kernels import merge_state
 from runners.engines.standins.flashinfer_mla import BatchMLAPagedAttentionWrapper
@@ -30,6 +32,7 @@ EXPORTS = {
         "fast_decode_plan": fast_decode_plan,
     },
     "flashinfer.cascade": {"merge_state": merge_state},
+    **{name: {function.__name__: function for function in functions} for name, functions in trtllm.EXPORTS.items()},
 }
 
 
@@ -37,7 +40,12 @@ EXPORTS = {
 def importable() -> Iterator[None]:
     """While entered, `import flashinfer` finds this; at any other time, who asks for flashinfer finds none."""
     before = {name: sys.modules.get(name) for name in EXPORTS}
-    sys.modules.update({name: _module(name) for name in EXPORTS})
+    modules = {name: _module(name) for name in EXPORTS}
+    for name, part in modules.items():
+        package, _, own_name = name.rpartition(".")
+        if package:
+            setattr(modules[package], own_name, part)
+    sys.modules.update(modules)
     try:
         yield
     finally:

@@ -1,4 +1,5 @@
-"""sglang's flashinfer backends on a machine without flashinfer: their modules, imported over the stand-in wrappers."""
+"""sglang's backends that call flashinfer, or TensorRT-LLM's kernels by it, on a machine without flashinfer: their
+modules, imported over the stand-ins."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from typing import Any
 
 from runners.engines.standins import flashinfer
 
-BACKENDS = tuple(f"sglang.srt.layers.attention.{name}_backend" for name in ("flashinfer", "flashinfer_mla"))
+# Each behind those whose classes it derives its own from.
+_NAMES = ("flashinfer", "flashinfer_mla", "trtllm_mla", "trtllm_mha")
+BACKENDS = tuple(f"sglang.srt.layers.attention.{name}_backend" for name in _NAMES)
 
 
 def load_backends() -> None:

@@ -20,7 +20,7 @@ from runners.recording.observer import Unsupported
 from runners.releases.backends import flashinfer_mla
 from runners.releases.catalogue import present_release
 from runners.releases.model import Folders
-from runners.releases.options import abilities, adaptive, deterministic, quantised, recurrent
+from runners.releases.options import abilities, adaptive, blackwell, deterministic, quantised, recurrent
 from runners.releases.workers.rendezvous import in_memory
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
@@ -69,6 +69,8 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
     """The arguments of a setup's model, after sglang is prepared for it. Unsupported if this engine cannot serve it."""
     if not BACKEND_FACTS[setup.backend].on_cpu:
         abilities.prepare(device)
+    if BACKEND_FACTS[setup.backend].on_sm100:
+        blackwell.prepare(device)
     if setup.deterministic:
         deterministic.prepare(device)
     if is_latent(setup) and flashinfer_mla.is_used(setup) and device == "cuda":

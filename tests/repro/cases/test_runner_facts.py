@@ -34,6 +34,7 @@ def setup_of(runner: str, backend: str) -> Setup:
         num_draft_tokens=steps + 1,
         capture_bs=(1,),
         slots=1,
+        page_size=min(kernels.page_sizes, default=1),
         head_dim=kernels.drawn_head_dims[0],
         dtype=kernels.drawn_dtypes[0],
     )

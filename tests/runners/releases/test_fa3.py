@@ -23,8 +23,8 @@ from runners.engines.standins import native_imports
 from runners.processes.pool import Pool
 from runners.recording.observer import HarnessError
 from runners.releases.backends import fa3
-from runners.releases.backends.fa3 import Call, Calls
-from runners.releases.backends.fa3_metadata import FOREIGN, metadata
+from runners.releases.backends.paged_calls import Call, Calls
+from runners.releases.backends.paged_metadata import FOREIGN, metadata
 from runners.targets.environments import sglang_path
 
 pytestmark = pytest.mark.emulated
@@ -61,7 +61,7 @@ def call(table: list[list[int]], lengths: list[int], starts: list[int], **more: 
 def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers of a draft are such: each goes over one token more, and the last one is captured first."""
     heard = Calls()
-    kernel = heard.listened(standin.flash_attn_with_kvcache)
+    kernel = heard.listened(standin.flash_attn_with_kvcache, fa3.read)
     for sequences, each in ((2, 3), (3, 2)):
         cache = torch.zeros(4, 2, 1, 64, dtype=torch.float16)
         arguments = {
@@ -83,7 +83,7 @@ def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypat
 
 def test_what_an_older_library_lacks_is_left_out_where_nothing_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "capturing", lambda: None)
-    kernel = Calls().listened(lambda q, *, causal=False: (q, causal))
+    kernel = Calls().listened(lambda q, *, causal=False: (q, causal), fa3.read)
     assert kernel(1, causal=True, only_qv=False, sinks=None) == (1, True)
     with pytest.raises(TypeError, match="only_qv"):
         kernel(1, only_qv=True)

@@ -11,7 +11,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
-from runners.releases.backends import fa3, fa3_metadata, flashinfer_mla
+from runners.releases.backends import flashinfer_mla, paged_calls, paged_metadata
 from runners.releases.backends.full_layers import of_full_layers
 from runners.releases.live import Family, Given, Live
 from runners.releases.options import algorithms
@@ -57,7 +57,7 @@ def sliding(live: Live) -> Mapping[str, torch.Tensor]:
     """The metadata of sliding layers, where there are any: Triton has buffers of its own for them, flashinfer lists of
     two, theirs first."""
     setup = live.setup
-    if setup.backend == "fa3":
+    if paged_calls.are_made(setup):
         return {}
     indices = sliding_of(backend(live)) if setup.window else {}
     if setup.swa:
@@ -100,8 +100,8 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
         "custom_mask": "cuda_graph_custom_mask",
     }
     tensors = {name: only(getattr(backend(live), attribute, None)) for name, attribute in names.items()}
-    if live.setup.backend == "fa3":
-        tensors |= fa3_metadata.static([backend(live)])
+    if paged_calls.are_made(live.setup):
+        tensors |= paged_metadata.static([backend(live)])
     tensors["next_token_logits"] = runner.buffers.next_token_logits_buffer
     tensors |= sliding(live)
     return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
@@ -110,8 +110,8 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
 def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, torch.Tensor]:
     """The metadata: of kv_indices, which is as long as the context allows, as much as this batch can use."""
     used = int(batch["seq_lens"].sum()) + live.setup.max_bs
-    if live.setup.backend == "fa3":
-        return fa3_metadata.metadata(fa3.calls.of(bs, bs), queries=bs, each=1, used=used, pool=own_pool(live))
+    if paged_calls.are_made(live.setup):
+        return paged_metadata.metadata(paged_calls.calls.of(bs, bs), queries=bs, each=1, used=used, pool=own_pool(live))
     if flashinfer_mla.is_used(live.setup):
         return flashinfer_mla.metadata([backend(live).decode_cuda_graph_metadata[bs]], used)
     return {
@@ -133,5 +133,6 @@ FAMILY = Family(
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len - 1,
     kv=any_cache,
+    metadata_after=paged_calls.planned_within,
     reference=target.decode,
 )

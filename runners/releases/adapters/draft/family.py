@@ -13,7 +13,7 @@ from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints, draft_positions
 from repro.cases.payload import floats_each, integers_each
 from repro.cases.setup import as_drafted
-from runners.releases.backends import fa3, fa3_metadata, flashinfer_mla
+from runners.releases.backends import flashinfer_mla, paged_calls, paged_metadata
 from runners.releases.live import Family, Given, Live
 from runners.releases.options import algorithms, mrope, rejection
 from runners.releases.options.sliding import any_cache
@@ -61,8 +61,8 @@ def backend(live: Live) -> Any:
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
-    if live.setup.backend == "fa3":
-        return fa3_metadata.static(backend(live).attn_backends)
+    if paged_calls.are_made(live.setup):
+        return paged_metadata.static(backend(live).attn_backends)
     names = {
         "kv_indptr": "kv_indptr",
         "kv_indices": "cuda_graph_kv_indices",
@@ -77,9 +77,9 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
     use."""
     setup = live.setup
     used = setup.topk * (int(batch["seq_lens"].sum()) + setup.max_bs * (setup.num_steps + 1))
-    if setup.backend == "fa3":
+    if paged_calls.are_made(setup):
         queries = bs * setup.topk
-        return fa3_metadata.metadata(fa3.calls.of(queries, bs), queries=queries, each=1, used=used)
+        return paged_metadata.metadata(paged_calls.calls.of(queries, bs), queries=queries, each=1, used=used)
     if flashinfer_mla.is_used(setup):
         wrappers = [each.decode_cuda_graph_metadata[bs] for each in backend(live).attn_backends[: setup.num_steps - 1]]
         return flashinfer_mla.metadata(wrappers, used)
@@ -106,6 +106,7 @@ FAMILY = Family(
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
     kv=any_cache,
+    metadata_after=paged_calls.planned_within,
     drafts=True,
     reference=drafting.draft,
 )

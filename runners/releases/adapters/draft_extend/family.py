@@ -14,7 +14,7 @@ from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import floats_each, integers_each
 from runners.releases.adapters.decode.family import only, sliding_of
-from runners.releases.backends import fa3, fa3_metadata
+from runners.releases.backends import paged_calls, paged_metadata
 from runners.releases.live import Family, Given, Live, Outputs
 from runners.releases.options import algorithms, mrope
 from runners.releases.options.sliding import any_cache
@@ -117,8 +117,8 @@ def indexing(live: Live) -> Mapping[str, Any]:
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
-    paged = live.setup.backend == "fa3"
-    tensors: dict[str, Any] = dict(fa3_metadata.static([backend(live)]) if paged else indexing(live))
+    paged = paged_calls.are_made(live.setup)
+    tensors: dict[str, Any] = dict(paged_metadata.static([backend(live)]) if paged else indexing(live))
     tensors["next_token_logits"] = runner.buffers.next_token_logits_buffer
     return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
@@ -127,16 +127,16 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
     """One attention call. Of kv_indices as much as a batch can use whose new tokens count as prefix, as they did up to
     0.5.12."""
     used = int(batch["seq_lens"].sum()) + live.setup.max_bs
-    if live.setup.backend == "fa3":
-        return paged_metadata(live, bs, used)
+    if paged_calls.are_made(live.setup):
+        return of_pages(live, bs, used)
     indices = {name: buffer[None] for name, buffer in indexing(live).items()}
     return {name: tensor[:, :used] if name.endswith("kv_indices") else tensor for name, tensor in indices.items()}
 
 
-def paged_metadata(live: Live, bs: int, used: int) -> Mapping[str, torch.Tensor]:
+def of_pages(live: Live, bs: int, used: int) -> Mapping[str, torch.Tensor]:
     """The metadata of the backend that reads page tables."""
     each = live.setup.num_draft_tokens
-    return fa3_metadata.metadata(fa3.calls.of(bs * each, bs), queries=bs * each, each=each, used=used)
+    return paged_metadata.metadata(paged_calls.calls.of(bs * each, bs), queries=bs * each, each=each, used=used)
 
 
 def outputs(logits: torch.Tensor, hidden: torch.Tensor, accepted: torch.Tensor, topk: int) -> Outputs:
@@ -172,6 +172,6 @@ FAMILY = Family(
     input_buffers=input_buffers,
     # Up to its tokens, a padded row of a graph has less than no tokens: nothing that flashinfer's eager path can plan.
     eager_pads=lambda setup: setup.backend != "flashinfer",
-    metadata_after=lambda setup: setup.backend == "fa3",
+    metadata_after=paged_calls.planned_within,
     reference=extending.draft_extend,
 )

@@ -12,7 +12,7 @@ import torch
 from repro.cases.case import Setup
 from runners.releases import model
 from runners.releases.adapters.draft_extend import family as one_layer
-from runners.releases.backends import fa3_metadata
+from runners.releases.backends import paged_calls, paged_metadata
 from runners.releases.live import Family, Given, Live, mha_cache
 from runners.releases.reference import layered
 
@@ -50,8 +50,8 @@ def backend(live: Live, layer: int) -> Any:
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     """The static tensors of every layer."""
-    if live.setup.backend == "fa3":
-        return fa3_metadata.static(backend(live, layer) for layer in range(live.setup.num_steps))
+    if paged_calls.are_made(live.setup):
+        return paged_metadata.static(backend(live, layer) for layer in range(live.setup.num_steps))
     return {
         f"{name}.{layer}": getattr(backend(live, layer), attribute)
         for layer in range(live.setup.num_steps)
@@ -62,8 +62,8 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
 def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, torch.Tensor]:
     """The metadata of the first layer: at the first launch there is no other yet."""
     used = int(batch["seq_lens"].sum()) + live.setup.max_bs
-    if live.setup.backend == "fa3":
-        return one_layer.paged_metadata(live, bs, used)
+    if paged_calls.are_made(live.setup):
+        return one_layer.of_pages(live, bs, used)
     first = backend(live, 0)
     indices = {name: getattr(first, attribute)[None] for name, attribute in METADATA.items()}
     return indices | {"kv_indices": indices["kv_indices"][:, :used]}

@@ -14,7 +14,7 @@ from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
 from runners.releases.adapters.decode import family as decode
 from runners.releases.adapters.draft import family as draft
-from runners.releases.backends import fa3, fa3_metadata, flashinfer_mla
+from runners.releases.backends import flashinfer_mla, paged_calls, paged_metadata
 from runners.releases.forward_pass import verify_spelling
 from runners.releases.live import Family, Given, Live
 from runners.releases.options import algorithms
@@ -70,14 +70,14 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
         return flashinfer_mla.metadata([backend.prefill_cuda_graph_metadata[bs]], used)
     if setup.backend == "flashinfer":
         return flashinfer_metadata(live, batch)
-    if setup.backend == "fa3":
+    if paged_calls.are_made(setup):
         each = setup.num_draft_tokens
         used = lengths + setup.max_bs * (1 + each)
         pool = decode.own_pool(live)
         # A sliding layer reads a tree query by query. In rounds the draft-extend's graphs have as many queries.
         sequences = bs * each if setup.window and setup.topk > 1 else bs
-        calls = fa3.calls.of(bs * each, sequences)
-        return fa3_metadata.metadata(calls, queries=bs * each, each=each, used=used, pool=pool)
+        calls = paged_calls.calls.of(bs * each, sequences)
+        return paged_metadata.metadata(calls, queries=bs * each, each=each, used=used, pool=pool)
     bits = setup.num_draft_tokens * (lengths + len(batch["seq_lens"]) * setup.num_draft_tokens)
     return {
         "kv_indptr": backend.kv_indptr[None],
@@ -131,6 +131,7 @@ FAMILY = Family(
     prefix=lambda setup, request: request.seq_len,
     kv=any_cache,
     others=lambda live: [live.draft.draft_runner],
+    metadata_after=paged_calls.planned_within,
     drafts=True,
     reference=target.verify,
 )

@@ -1,5 +1,5 @@
-"""FlashAttention 3's metadata under the names that the other backends' metadata has: made of the page tables, lengths
-and query starts of a graph's calls, as a kernel reads them."""
+"""Metadata of calls that read page tables, under the names that the other backends' metadata has: made of the tables,
+lengths and query starts of a graph's calls, as a kernel reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from repro.cases.layout import Ints
 from repro.traces.trace import Array
 from runners.engines.standins.dense import memory_from, seen_keys
-from runners.releases.backends.fa3 import Call
+from runners.releases.backends.paged_calls import Call
 from runners.releases.options.sliding import as_full
 
 # Of a slot that lies outside of the page table's memory.
