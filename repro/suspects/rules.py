@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from repro.suspects.clues import BACKENDS, WORKERS, Clues, Suspect
@@ -188,6 +188,8 @@ def _output(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
             yield from (reader, *clues.callers(reader.function, (CAPTURE, *graph), f"it calls {reader.function[1]}"))
     if verdict.oracle == "graph_equals_eager":
         yield from parted(clues, step)
+    if clues.case.setup.rejection and verdict.cell and verdict.cell.buffer == "tokens":
+        yield from _drawing(clues, (CAPTURE, *eager))
     # Where KV alone is wrong, attention is right: it would show in the outputs.
     words = [] if verdict.cell and verdict.cell.buffer == "kv" else features_of(verdict)
     if words and clues.case.setup.backend == "flashinfer":
@@ -200,6 +202,14 @@ def _output(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
             yield from (Suspect(caller, line, "it drives the model step by step") for caller, line in drivers)
     attention = r"forward_(extend|decode)|metadata|call_begin_forward"
     yield from clues.ran(eager, attention, "it computes or plans attention", within=BACKENDS)
+
+
+def _drawing(clues: Clues, phases: Sequence[str]) -> Iterator[Suspect]:
+    """Drafts that are drawn at random: who has them drawn by functions that serve all workers, then these."""
+    draws = list(clues.ran(phases, r"sample", "it draws drafts at random", within=WORKERS))
+    callers = (each for draw in draws for each in clues.callers(draw.function, phases, "it has drafts drawn at random"))
+    yield from (caller for caller in callers if caller.file not in {draw.file for draw in draws})
+    yield from draws
 
 
 def _kept(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:

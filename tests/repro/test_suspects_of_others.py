@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from repro.cases.case import Case
 from repro.suspects.ranking import suspects
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.paths import Recorded
@@ -17,6 +18,7 @@ from tests.repro.test_suspects import CASE
 RUNNER, BUFFERS = "sglang/srt/model_executor/runner.py", "sglang/srt/model_executor/buffers.py"
 MODEL, EXPERTS = "sglang/srt/models/llama.py", "sglang/srt/layers/moe.py"
 STATES = "sglang/srt/layers/attention/linear_backend.py"
+WORKER, DRAWS = "sglang/srt/speculative/worker.py", "sglang/srt/speculative/utils.py"
 SOURCES = {
     RUNNER: """
 class Runner:
@@ -87,6 +89,18 @@ def mask(ids, count):
         return ids
     return ids[:count]
 """,
+    WORKER: """
+def draft(batch):
+    return sample_draft(batch)
+""",
+    DRAWS: """
+def sample_draft(batch):
+    return fast_sample(batch)
+
+
+def fast_sample(batch):
+    return batch
+""",
     STATES: """
 class Backend:
     def plan(self, batch):
@@ -122,14 +136,14 @@ def way(*rans: Ran) -> str:
     return json.dumps({"functions": functions, "phases": phases})
 
 
-def named(failure: Verdict, passed: str, *, detail: str = "", words: str = "") -> list[str]:
+def named(failure: Verdict, passed: str, *, detail: str = "", words: str = "", case: Case = CASE) -> list[str]:
     """The functions, the likeliest first. words: of the race that the failure names."""
     array = np.frombuffer(words.encode(), np.uint8)
     name = failure.cell.buffer if failure.cell else ""
     seen = (RecordedArray(step=-1, path=Recorded.ORDER, name=name, array=array),) if words else ()
     ended = End(how=Termination.RAISED if detail else Termination.DONE, step=0, path="graph", detail=detail)
     trace = Trace(ended=ended, facts={PASSED: passed}, seen=seen)
-    return [each.function[1] for each in suspects(CASE, trace, [failure], [failure], SOURCES.__getitem__)]
+    return [each.function[1] for each in suspects(case, trace, [failure], [failure], SOURCES.__getitem__)]
 
 
 def failed(oracle: str, where: str, buffer: str = "") -> Verdict:
@@ -238,3 +252,14 @@ def test_a_graph_that_goes_another_way_than_eager_leads_to_who_made_what_it_goes
     alike: Ran = (*eager[:3], ("if count is None", "ids[:count]"), None)
     assert named(wrong, way(made, captured, alike)) == []
     assert named(replace(wrong, oracle="reference"), way(made, captured, eager)) == []
+
+
+def test_drafts_that_are_drawn_lead_to_who_has_them_drawn() -> None:
+    passed = way(
+        ("0 eager", DRAWS, "sample_draft", ("return fast_sample",), (WORKER, "draft", "sample_draft")),
+        ("0 eager", DRAWS, "fast_sample", ("return batch",), (DRAWS, "sample_draft", "return fast_sample")),
+    )
+    wrong = failed("reference", "wrong values", "tokens")
+    sampling = replace(CASE, setup=replace(CASE.setup, rejection=True))
+    assert named(wrong, passed, case=sampling) == ["draft", "fast_sample", "sample_draft"]
+    assert named(wrong, passed) == []
