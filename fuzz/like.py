@@ -9,8 +9,10 @@ from typing import Any
 from fuzz.aiming import SPECULATIVE, Asked, pairs, smallest_of
 from repro.cases.case import Setup
 from repro.cases.close_names import close_to
+from repro.cases.families import FAMILY_FACTS, families
 from repro.cases.launch import opened
 from repro.cases.options import OPTION
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, full_name, text_of, value_of
 
 # Options that are sizes: a server's are scaled down to what is drawn, as a case is to take a second.
@@ -98,7 +100,16 @@ def _runners(values: Mapping[str, Any], named: Mapping[str, Argument]) -> tuple[
         return ("verify_eager_multi_layer",) if has(_EAGER) else ("multi_layer",)
     if has(_EAGER):
         return ("verify_eager_tree",) if values.get("topk", 1) > 1 else ("verify_eager",)
-    return SPECULATIVE if "algorithm" in values else ("decode",)
+    if "algorithm" not in values:
+        return ("decode",)
+    return SPECULATIVE if any(_knows(name, values) for name in SPECULATIVE) else ("round",)
+
+
+def _knows(runner: str, values: Mapping[str, Any]) -> bool:
+    """True if this runner is driven with such a server's algorithm and models."""
+    facts, family = RUNNER_FACTS[runner], values.get("family", "")
+    driven = family not in FAMILY_FACTS or any(family in families(runner, backend) for backend in facts.backends)
+    return driven and values["algorithm"] in facts.algorithms
 
 
 def _carried(values: dict[str, Any], field: str, argument: Argument) -> str:

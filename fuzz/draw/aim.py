@@ -231,11 +231,12 @@ def _completed(
         "head_dim": min(dim for dim in kernels.drawn_head_dims if dim > above),
         "window": OPTION["window"].smallest["window"] if fixed.get("swa") or family.sliding else 0,
         "swa": family.sliding,
+        "page_size": family.page_size or 1,
     }
     setup = Setup(**(values | fixed))
     if "context_len" in fixed or setup.page_size < 1:
         return setup
-    return replace(setup, context_len=context_of(setup))
+    return replace(setup, context_len=max(context_of(setup), 2 * family.page_size))
 
 
 def possible_states(runner: str, backend: str, aim: Aim, states: frozenset[str]) -> frozenset[str]:

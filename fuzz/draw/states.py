@@ -86,6 +86,7 @@ OF_SETUPS = {
     "one draft step": _of_setups(lambda setup: setup.num_steps == 1 and RUNNER_FACTS[setup.runner].speculative),
     "EAGLE3": _of_setups(lambda setup: setup.algorithm == "EAGLE3"),
     "NEXTN": _of_setups(lambda setup: setup.algorithm == "NEXTN"),
+    "STANDALONE": _of_setups(lambda setup: setup.algorithm == "STANDALONE"),
     **{option.state: _of_option(option) for option in OPTIONS if option.state and not option.by_step},
 }
 # States of a step, or of the steps before it.

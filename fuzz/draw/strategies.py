@@ -26,7 +26,7 @@ from repro.cases.case import (
 )
 from repro.cases.families import FAMILY_FACTS, FamilyFacts, facts_of, families, family_facts
 from repro.cases.options import KV_DTYPE_ABOVE, OPTION, OPTIONS, PAGE_SIZES
-from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
+from repro.cases.runner_facts import LATENT, OF_OTHER_WORKERS, RUNNER_FACTS, RunnerFacts
 from repro.cases.setup import DRAFT_SIZES, SPARE_POSITIONS, overhang_max
 
 # One block of 2,048 and some, which is what loops over hidden states go by.
@@ -46,6 +46,7 @@ _SWITCHES = tuple(o for o in OPTIONS if o.is_switch and o.field not in ("determi
 DRAFTS_APART = 4
 # Draws of pages that a request can fill for each draw of any fitting page.
 FILLED = 3
+PAGES_OF_FAMILY = 3  # in a context, where a family of models has one page size
 LIGHT_CONTEXT = 9 * 256  # a page of prefix and one for each of eight branches, of the largest size
 
 
@@ -98,7 +99,9 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     others = [steps for steps in range(1, min(steps_max + 1, domain.num_steps_max) + 1) if steps != num_steps]
     quantises = domain.quantises and BACKEND_FACTS[backend].quantises and "kv_dtype" in swarm.options and plain
     kv_dtype, above = (draw(_values("kv_dtype")), KV_DTYPE_ABOVE) if quantises else ("", 0)
-    page_size, context_len = draw(_pages(runner, backend, topk, num_steps, draft_tokens, size, swarm.paged))
+    page_size, context_len = draw(
+        _pages(runner, backend, topk, num_steps, draft_tokens, size, swarm.paged, facts.page_size)
+    )
     setup = Setup(
         runner=runner,
         backend=backend,
@@ -123,9 +126,9 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         logit_cap=draw(_values("logit_cap")) if capped and "logit_cap" in swarm.options and plain else 0,
         overhang=draft_tokens + SPARE_POSITIONS if "overhang" in swarm.options and domain.overhangs else 0,
         mirrored=domain.host_lengths or not swarm.unmirrored,
-        rejection=rejecting and algorithm != "EAGLE3",
+        rejection=rejecting and algorithm not in ("EAGLE3", *OF_OTHER_WORKERS),
         deterministic="deterministic" in swarm.options and capped and plain,
-        adaptive=draw(st.sampled_from(others)) if adapting else 0,
+        adaptive=draw(st.sampled_from(others)) if adapting and algorithm not in OF_OTHER_WORKERS else 0,
         kv_dtype=kv_dtype,
         family=family,
     )
@@ -233,9 +236,20 @@ def _buckets(draw: st.DrawFn, max_bs: int, sparse: bool, most: int) -> tuple[int
 
 @st.composite
 def _pages(
-    draw: st.DrawFn, runner: str, backend: str, topk: int, num_steps: int, draft_tokens: int, size: Size, paged: bool
+    draw: st.DrawFn,
+    runner: str,
+    backend: str,
+    topk: int,
+    num_steps: int,
+    draft_tokens: int,
+    size: Size,
+    paged: bool,
+    only: int,
 ) -> tuple[int, int]:
-    """A page size and a context length in which a prefix of one token and its drafts fit; mostly one of a page, too."""
+    """A page size and a context length in which a prefix of one token and its drafts fit; mostly one of a page, too.
+    only: the one page size that there is; 0: any."""
+    if only:
+        return only, draw(st.integers(only + 1, PAGES_OF_FAMILY * only))
     sizes = BACKEND_FACTS[backend].page_sizes or (PAGE_SIZES if paged else (1,))
     shapes = {page: _shape(runner, topk, num_steps, draft_tokens, page) for page in sizes}
     room = RUNNER_FACTS[runner].room

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT
+from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, OF_OTHER_WORKERS
 from repro.cases.setup import Setup
 
 DEEPSEEK, GLM, GDN, GPT_OSS = "deepseek_v3", "glm4_moe", "qwen3_next", "gpt_oss"
-MAMBA2, KDA = "nemotron_h", "kimi_linear"
+MAMBA2, KDA, DSA = "nemotron_h", "kimi_linear", "deepseek_v32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,8 @@ class FamilyFacts:
     keep of a request a state beside the KV cache. plain: whether windows, caps and the like are known for it, which are
     made of Llama's classes. sliding: whether it has sliding layers with KV slots of their own, so that its setups have
     a window and such a pool. hidden_sizes, dtypes: those that are drawn; where empty, all that other models draw.
-    own_drafts: whether a layer of its own drafts for it, and not a Llama, whose sizes may be others."""
+    own_drafts: whether a layer of its own drafts for it, and not a Llama, whose sizes may be others. page_size: the one
+    that its backend has, in tokens; 0: any."""
 
     what: str
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -36,9 +37,10 @@ class FamilyFacts:
     hidden_sizes: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = ()
     own_drafts: bool = False
+    page_size: int = 0
 
 
-_LLAMA = FamilyFacts(what="Llama", plain=True)
+_LLAMA = FamilyFacts(what="Llama", plain=True, algorithms=(*ALL_ALGORITHMS, *OF_OTHER_WORKERS))
 # The families that a setup may name.
 FAMILY_FACTS: Mapping[str, FamilyFacts] = {
     DEEPSEEK: FamilyFacts(
@@ -95,6 +97,19 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         hidden_sizes=(512, 768),
         dtypes=("float16",),
     ),
+    DSA: FamilyFacts(
+        what="DeepSeek-V3.2, GLM-5: latent attention over the keys that an indexer chooses (DSA), which has a cache of "
+        "its own, and their next-token layer as the draft model",
+        backends={"round": ("fa3",)},
+        chains=frozenset({"fa3"}),
+        algorithms=("NEXTN",),
+        own_drafts=True,
+        latent=True,
+        hidden_sizes=(512, 768),
+        # The indexer's weights are in bfloat16, whatever the model's are (dsa_indexer.py, 0.5.23:364).
+        dtypes=("bfloat16",),
+        page_size=64,
+    ),
     GPT_OSS: FamilyFacts(
         what="gpt-oss: attention with sinks, a sliding and a full layer, experts with biases; a Llama drafts for it",
         # sglang has it over neither flashinfer nor, as a target that drafts, anything but a Llama.
@@ -114,7 +129,9 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "DeepSeek-V3 and GLM-4.5 with EAGLE3": "target and draft model are of one family",
     "a draft model beside a target with sliding layers, in draft and draft_extend": "verify alone has such targets",
     "recurrent families in the float64 reference": "no model of them: eager and sequential decoding judge values",
-    "DeepSeek-V3.2, GLM-5 (DSA)": "no stand-in for deep_gemm, and the index cache is not held",
+    "DeepSeek-V3.2, GLM-5 (DSA) but in rounds": "the index cache is not held",
+    "DSA with fewer keys chosen than there are": "no reference chooses keys",
+    "DSA on a GPU": "DeepGEMM and its other compiled kernels are in no bundle",
     "DeepSeek-V4": "no stand-in for its planning kernels",
     "Qwen3-Next with EAGLE3": "states behind experts, which round to halves here, differ from sequential decoding",
     "Qwen3.5 (GDN), Nemotron-H's next-token layer": "no configuration",
@@ -165,4 +182,6 @@ def fitted(setup: Setup) -> Setup:
         dtype=setup.dtype if setup.dtype in dtypes else dtypes[0],
         window=setup.window or _WINDOW * facts.sliding,
         swa=setup.swa or facts.sliding,
+        page_size=facts.page_size or setup.page_size,
+        context_len=max(setup.context_len, 2 * facts.page_size),
     )

@@ -23,6 +23,8 @@ _EXTEND = ("seq_lens", "req_pool_indices", "out_cache_loc", "positions", "input_
 _FROZEN = ("seq_lens", "req_pool_indices", "positions", "bonus_tokens", "hidden_states")
 
 ALL_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
+# Those whose workers are not EAGLE's, by name: rounds alone have them.
+OF_OTHER_WORKERS = ("STANDALONE",)
 # Algorithms whose target keeps latent vectors for keys and values; few backends have kernels for those.
 LATENT = frozenset({"NEXTN"})
 # The one runner that no sglang has: its targets are those of the toy engine.
@@ -321,7 +323,7 @@ RUNNER_FACTS = {
     "round": RunnerFacts(
         title="the scheduler with EAGLE",
         backends=("triton", "flashinfer", "fa3"),
-        algorithms=ALL_ALGORITHMS,
+        algorithms=(*ALL_ALGORITHMS, *OF_OTHER_WORKERS),
         host_lengths=True,
         falls_back=True,
         windowed="target",

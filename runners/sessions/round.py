@@ -54,7 +54,8 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         raise HarnessError(f"asked for overlap {setup.overlap}, the scheduler has {scheduler.enable_overlap}")
     engine.Graph.runner_is_captured = True
     pages = (tensor[: setup.page_size] for tensor in serving.caches(scheduler).values())
-    engine.pad_into([*pages, scheduler.req_to_token_pool.req_to_token[0]])
+    indexed = (tensor[0] for tensor in serving.index_caches(scheduler))
+    engine.pad_into([*pages, *indexed, scheduler.req_to_token_pool.req_to_token[0]])
     served = Served(scheduler, wire, setup)
 
     def run(case: Case, watch: Watch) -> None:
@@ -184,7 +185,7 @@ class Served:
     def _clear(self) -> None:
         self.wire.sent.clear()
         engine.memory_seen()
-        for tensor in serving.caches(self.scheduler).values():
+        for tensor in (*serving.caches(self.scheduler).values(), *serving.index_caches(self.scheduler)):
             tensor.zero_()
 
     def _embeddings_moved(self, factor: float, *, unevenly: bool = False) -> AbstractContextManager[None]:

@@ -56,7 +56,7 @@ POSTED = [
         SERVER + "--speculative-algorithm NGRAM --speculative-num-draft-tokens 16",
         "speculative_algorithm=NGRAM: not driven",
     ),
-    (SERVER + "--speculative-algorithm STANDALONE", "speculative_algorithm=STANDALONE: not driven"),
+    (SERVER + "--speculative-algorithm STANDALONE", "round algorithm=STANDALONE"),
     (SERVER + EAGLE + "--speculative-eagle-topk 16", "speculative_eagle_topk=16: outside 1..10"),
     (
         SERVER + EAGLE + "--speculative-eagle-topk 1 --speculative-num-steps 3 --speculative-num-draft-tokens 8",

@@ -132,10 +132,7 @@ Made from `repro/findings.toml` by `python -m tests.tools.finding_pages`.
 {HEAD}
 {chr(10).join(map(row, standing))}
 
-## Fixed in a later release ({len(fixed)})
-
-{HEAD}
-{chr(10).join(map(row, fixed))}
+Fixed in a later release: [{len(fixed)} more](fixed.md).
 
 ## Packages for sglang's maintainers
 
@@ -144,11 +141,23 @@ Made from `repro/findings.toml` by `python -m tests.tools.finding_pages`.
 """
 
 
+def of_the_past(findings: tuple[PublishedBug, ...]) -> str:
+    fixed = [finding for finding in findings if not finding.stands]
+    return f"""# Findings that a later release fixed ({len(fixed)})
+
+As [those that are still there](README.md).
+
+{HEAD}
+{chr(10).join(map(row, fixed))}
+"""
+
+
 def pages() -> dict[str, str]:
     """The text of each page by its file's name."""
     findings = load()
-    text = index(findings)
-    return {"README.md": text + addresses(text) + "\n", **{f"{finding.name}.md": page(finding) for finding in findings}}
+    lists = {"README.md": index(findings), "fixed.md": of_the_past(findings)}
+    of_each = {f"{finding.name}.md": page(finding) for finding in findings}
+    return {name: text + addresses(text) + "\n" for name, text in lists.items()} | of_each
 
 
 def main() -> None:

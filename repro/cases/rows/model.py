@@ -140,6 +140,10 @@ ROWS: tuple[Option, ...] = (
                 "{s.family} models over {s.backend} have topk 1 only",
             ),
             Need(lambda s, r, b: s.swa or not family_facts(s).sliding, "{s.family} models have sliding layers"),
+            Need(
+                lambda s, r, b: family_facts(s).page_size in (0, s.page_size),
+                "{s.family} models have no pages of {s.page_size} tokens",
+            ),
         ),
         drawn=tuple(FAMILY_FACTS),
         later=True,

@@ -14,7 +14,7 @@ from repro.cases.rows.bounds import (
     PAGE_SIZES,
     SLOTS_MAX,
 )
-from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT
+from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, OF_OTHER_WORKERS
 
 ROWS: tuple[Option, ...] = (
     Option(
@@ -140,6 +140,8 @@ ROWS: tuple[Option, ...] = (
         if_set=(
             Need(lambda s, r, b: r.adapts, "the {s.runner} runner does not change its number of draft steps"),
             Need(lambda s, r, b: s.topk == 1, "the number of draft steps changes only in chains, with topk 1"),
+            # standalone_worker_v2.py (0.5.23:185): adaptive_controller is None, whatever the server's flags say.
+            Need(lambda s, r, b: s.algorithm != "STANDALONE", "STANDALONE keeps its number of draft steps"),
             of_llama(" does not change its number of draft steps"),
         ),
         drawn=(1, 2, 3, 4, 5),
@@ -188,6 +190,8 @@ ROWS: tuple[Option, ...] = (
             Need(lambda s, r, b: r.rejects, "the {s.runner} runner does not sample drafts"),
             Need(lambda s, r, b: s.topk == 1, "drafts are sampled only in chains, with topk 1"),
             Need(lambda s, r, b: s.algorithm != "EAGLE3", "sampled drafts need the target's vocabulary"),
+            # speculative_hook.py (0.5.23:1216) refuses it.
+            Need(lambda s, r, b: s.algorithm != "STANDALONE", "STANDALONE does not sample drafts"),
         ),
         drawn=(True,),
         later=True,
@@ -211,7 +215,7 @@ ROWS: tuple[Option, ...] = (
         field="algorithm",
         name="speculative_algorithm",
         meaning="the speculative algorithm, which chooses the kind of target and draft model",
-        choices=ALL_ALGORITHMS,
+        choices=(*ALL_ALGORITHMS, *OF_OTHER_WORKERS),
         needs=(
             Need(lambda s, r, b: s.algorithm in r.algorithms, "the {s.runner} runner has no {s.algorithm} algorithm"),
             Need(
@@ -219,7 +223,7 @@ ROWS: tuple[Option, ...] = (
                 "the {s.algorithm} algorithm has no {s.backend} backend",
             ),
         ),
-        drawn=ALL_ALGORITHMS[1:],
+        drawn=(*ALL_ALGORITHMS[1:], *OF_OTHER_WORKERS),
         resets=("algorithm",),
     ),
     Option(

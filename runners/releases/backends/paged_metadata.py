@@ -112,11 +112,13 @@ def _read(call: Call) -> Iterator[tuple[int, list[int], list[int]]]:
     memory, size = memory_from(call.page_table).cpu().long(), call.page_size
     starts = call.query_starts.tolist()
     for sequence, length in enumerate(call.lengths.tolist()):
-        first, count = sequence * call.page_table.stride(0), -(-max(0, length) // size)
+        first = sequence * call.page_table.stride(0)
+        # A length that nobody wrote may be any number: a page behind the memory says that it goes too far.
+        count = min(-(-max(0, length) // size), max(0, memory.numel() - first) + 1)
         pages = memory[first : first + count]
         pages = torch.cat((pages, pages.new_full((count - pages.numel(),), FOREIGN)))
         slots = torch.where(pages < 0, FOREIGN, pages * size)[:, None] + torch.arange(size) * (pages >= 0)[:, None]
-        slots = slots.view(-1)[: max(0, length)]
+        slots = slots.reshape(-1)[: max(0, length)]
         begin, end = starts[sequence : sequence + 2]
         places = torch.arange(slots.numel()) if end - begin > 1 else torch.full((slots.numel(),), SINGLE)
         left, right = call.window

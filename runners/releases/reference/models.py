@@ -19,6 +19,8 @@ MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
     "MiMoV2MTP": llama.mimo,
     "DeepseekV3ForCausalLM": deepseek.target,
     "DeepseekV3ForCausalLMNextN": deepseek.next_token,
+    # Where all keys are chosen, sparse attention is attention.
+    "DeepseekV32ForCausalLM": deepseek.target,
 }
 
 

@@ -11,16 +11,17 @@ from sglang.srt.server_args import ServerArgs
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
-from repro.cases.families import is_latent, is_recurrent
+from repro.cases.families import DSA, is_latent, is_recurrent
 from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from repro.cases.releases import release_order
 from runners.recording.observer import Unsupported
+from runners.releases.backends import dsa as sparse
 from runners.releases.backends import flashinfer_mla
 from runners.releases.catalogue import present_release
 from runners.releases.model import Folders
-from runners.releases.options import abilities, adaptive, blackwell, deterministic, quantised, recurrent
+from runners.releases.options import abilities, adaptive, blackwell, deterministic, dsa, quantised, recurrent
 from runners.releases.workers.rendezvous import in_memory
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
@@ -76,6 +77,11 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
     if is_latent(setup) and flashinfer_mla.is_used(setup) and device == "cuda":
         raise Unsupported("the plan of flashinfer's MLA kernel is recorded on the emulated engine alone")
     arguments: dict[str, Any] = {}
+    if setup.family == DSA:
+        if release_order(present_release()) < release_order(dsa.SINCE):
+            raise Unsupported(f"before {dsa.SINCE} sparse attention runs through compiled kernels without a stand-in")
+        sparse.prepare(device)
+        arguments = dsa.arguments(known)
     if is_recurrent(setup):
         recurrent.prepare(setup, device)
         arguments = recurrent.arguments(setup)

@@ -12,7 +12,7 @@ from repro.cases.facts_table import table
 from repro.cases.release_list import ADAPTED, NEWEST, USES, has_runner
 from repro.cases.releases import release_order
 from repro.cases.rows.bounds import DTYPES
-from repro.cases.runner_facts import ALL_ALGORITHMS, RUNNER_FACTS, TOY, RunnerFacts
+from repro.cases.runner_facts import ALL_ALGORITHMS, OF_OTHER_WORKERS, RUNNER_FACTS, TOY, RunnerFacts
 from tests.builders.project import PROJECT
 
 ORACLES = {name_of(judge) for judge in ALL}
@@ -45,7 +45,7 @@ def test_a_runner_has_what_its_row_names(runner: str) -> None:
     facts = RUNNER_FACTS[runner]
     assert set(facts.own_oracles) <= ORACLES
     assert set(facts.backends) <= BACKEND_FACTS.keys()
-    assert set(facts.algorithms) <= set(ALL_ALGORITHMS)
+    assert set(facts.algorithms) <= {*ALL_ALGORITHMS, *OF_OTHER_WORKERS}
     assert facts.backend_since.keys() <= set(facts.backends)
     adapters = PROJECT / "runners" / "releases" / "adapters" / (facts.adapters or runner)
     assert adapters.is_dir() or adapters.with_suffix(".py").is_file()

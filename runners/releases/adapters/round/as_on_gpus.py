@@ -32,7 +32,14 @@ _ASK = (
 # With _is_cuda this one compiles a store kernel of its own with nvcc.
 _COMPILES = "sglang.srt.mem_cache.memory_pool"
 # Callers whose tensors say that they are on a GPU; others would ask for its streams next.
-_ON_GPU = ("sglang.srt.speculative.", "sglang.kernels.ops.speculative.")
+_ON_GPU = (
+    "sglang.srt.speculative.",
+    "sglang.kernels.ops.speculative.",
+    "sglang.kernels.ops.attention.dsa",
+    "sglang.kernels.ops.attention.pad",
+    "sglang.srt.layers.attention.triton_ops.dsa_metadata",
+    "sglang.srt.layers.attention.triton_ops.pad",
+)
 # Methods that capture, by their classes: every worker's and every model runner's.
 _CAPTURING = ("init_cuda_graphs", "init_device_graphs")
 _CAPTURE_IN = (

@@ -185,6 +185,13 @@ def caches(scheduler: Any) -> dict[str, torch.Tensor]:
     return named
 
 
+def index_caches(scheduler: Any) -> list[torch.Tensor]:
+    """The keys by which sparse attention chooses, of both models: bytes [pages, size], keys and scales of a page."""
+    runners = scheduler.tp_worker.model_runner, scheduler.draft_worker.draft_worker.draft_runner
+    pools = (getattr(runner.token_to_kv_pool, "index_k_with_scale_buffer", None) for runner in runners)
+    return [page for buffers in pools for page in buffers or ()]
+
+
 def _graph_places(scheduler: Any) -> dict[str, tuple[Any, str]]:
     """The attributes that hold graph runners, by the path that these are on."""
     draft, target = scheduler.draft_worker.draft_worker, scheduler.tp_worker.model_runner

@@ -68,7 +68,10 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup) -> None:
         rows = draft.lm_head.weight.shape[0]  # of a vocabulary that is padded
         sources["lm_head.weight"] = pad(head[hot], (0, 0, 0, rows - len(hot)))
     for name, parameter in draft.named_parameters():
-        parameter.data.copy_(_of_draft(name, parameter, sources, disagreement))
+        values = _of_draft(name, parameter, sources, disagreement)
+        if setup.algorithm == "STANDALONE" and "embed" in name:  # nothing else is joined to the token
+            values = values + disagreement * _mixing(name, tuple(values.shape)).to(values)
+        parameter.data.copy_(values)
 
 
 def _of_draft(name: str, parameter: torch.Tensor, sources: Parameters, disagreement: float) -> torch.Tensor:
