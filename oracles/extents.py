@@ -20,13 +20,15 @@ from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "extents"
-# What is not so long as a batch: of all ranks, of the sequences' lengths, what each call makes for itself, and of the
-# prompts' tokens those with log-probabilities (0.5.23 layers/logprob_processor.py:776).
+# What is not so long as a batch: of all ranks, of the sequences' lengths, what each call makes for itself, of the
+# prompts' tokens those with log-probabilities (0.5.23 layers/logprob_processor.py:776), and the new state slots of the
+# last prefill (0.5.19 managers/schedule_batch.py:2879), which prefills alone read (model_runner.py:1674).
 _OTHERWISE = OF_RANKS | {
     "extend_input_logprob_token_ids_gpu",
     "global_num_tokens_cpu",
     "original_global_num_tokens_cpu",
     "global_num_tokens_for_logprob_cpu",
+    "mamba_clear_indices",
 }
 _OTHERWISE_PARTS = ("mask", "indptr", "kv_indices", "last_page_len", "window_")
 

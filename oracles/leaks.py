@@ -15,7 +15,8 @@ from repro.traces.trace import Array, Trace
 ORACLE = "leaks"
 FREE, EVICTABLE = "free KV slots", "evictable KV slots"
 PAGES = "different free pages"
-SLIDING = " of sliding layers"
+STATES, EVICTABLE_STATES = "state slots", "evictable state slots"
+SLIDING, LOCKED = " of sliding layers", "locked"
 FREES = "frees"
 ENDED, FLUSHED = 1, 2  # moments of what is recorded, behind the start
 MOMENTS = {ENDED: "when all requests have ended", FLUSHED: "after a flush"}
@@ -47,8 +48,12 @@ def _changed(holdings: Mapping[str, Array], moment: int, page_size: int) -> Iter
         kind, of_sliding, _ = name.partition(SLIDING)
         if moment == ENDED:
             # What is cached is not free, and can be.
-            cached = int(holdings[f"{EVICTABLE}{of_sliding}"][moment])
-            start -= {FREE: cached, EVICTABLE: -cached, PAGES: cached // page_size}.get(kind, 0)
+            if name.endswith(STATES):
+                cached = int(holdings[EVICTABLE_STATES][moment])
+                start += 0 if name.startswith(LOCKED) else cached if name == EVICTABLE_STATES else -cached
+            else:
+                cached = int(holdings[f"{EVICTABLE}{of_sliding}"][moment])
+                start -= {FREE: cached, EVICTABLE: -cached, PAGES: cached // page_size}.get(kind, 0)
         if got != start:
             cell = Cell(step=-1, buffer=name, row=0, column=moment, got=str(got), want=str(start))
             detail = f"There are {got} {name} {MOMENTS[moment]}, and were {start}."

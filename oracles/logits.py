@@ -1,5 +1,5 @@
-"""The target's logits for each accepted token match a float64 pass over prompt and text, and so do log-probabilities
-and hidden states that requests are returned."""
+"""The target's logits for each accepted token match a float64 pass over prompt and text, and so do the states that
+rounds leave in recurrent layers, and log-probabilities and hidden states that requests are returned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from oracles.text import FINISHED, TIE
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
-from repro.cases.rows.serving import asks_logprobs, asks_states
+from repro.cases.rows.serving import NOISE, STATE, asks_logprobs, asks_states
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -19,6 +19,7 @@ from repro.traces.trace import Array, Trace
 ORACLE = "logits"
 OFF, RETURNED = "logits of an accepted token", "log-probabilities that were returned"
 COUNT = "number of log-probabilities that were returned"
+KEPT = "states of recurrent layers behind a round"
 STATES, STATES_COUNT = "hidden states that were returned", "number of hidden states that were returned"
 # A log-probability moves by as much as its own logit and the sum over all.
 _BOTH = 2.0
@@ -35,15 +36,18 @@ def judge(case: Case, trace: Trace) -> Verdict:
             continue
         for row, distances in enumerate(served["off"]):
             length = int((served["best"][row] >= 0).sum())
-            compared += int(np.isfinite(distances[:length]).sum())
+            compared += int((~np.isnan(distances[:length])).sum())
             wrongs += _wrong(number, row, OFF, distances[:length], TIE * float(served["noise"][row]))
+            for name in (name for name in served if name.startswith(STATE)):
+                compared += int((~np.isnan(served[name][row])).sum())
+                wrongs += _wrong(number, row, KEPT, served[name][row], TIE * float(served[f"{NOISE}{name}"][row]))
             if asks_logprobs(case.setup, row) and served["ended"][row] == FINISHED:
                 compared += length
                 wrongs += _wrong_returned(number, row, length, served)
             if asks_states(case.setup, row) and served["ended"][row] == FINISHED:
                 compared += length
                 wrongs += _wrong_states(number, row, length, served)
-    order = (OFF, COUNT, RETURNED, STATES_COUNT, STATES)
+    order = (KEPT, OFF, COUNT, RETURNED, STATES_COUNT, STATES)
     return conclude(ORACLE, wrongs, compared, nothing="no logits seen", order=order)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from oracles.tolerance import multiplied, of_rounds
 from oracles.trace_index import Record, text
 from repro.cases.case import Case
+from repro.cases.rows.serving import STATE
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -25,7 +26,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "verify": ("logits", "accepted", "tokens", "bonus", "new_seq_lens"),
     "draft_extend": ("topk_p", "topk_index", "hidden_states"),
 }
-KV = "KV rows of the"
+KV, STATES = "KV rows of the", "verify states"
 NUDGED = (Recorded.ROUND_NUDGED_UP, Recorded.ROUND_NUDGED_DOWN)
 
 
@@ -92,7 +93,12 @@ def _first(case: Case, record: Record, path: Recorded, against: Recorded) -> Dif
 def _ordered(values: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
     """The place of each value in words, and its name."""
     staged = [name for names in STAGES.values() for name in names]
-    yield from ((f"{stage} {name}", name) for stage, names in STAGES.items() for name in names if name in values)
+    for stage, names in STAGES.items():
+        yield from ((f"{stage} {name}", name) for name in names if name in values)
+        if stage == "verify":
+            states = sorted(name for name in values if name.startswith(STATE))
+            staged += states
+            yield from ((STATES, name) for name in states)
     yield from ((f"{KV} {name.partition('_')[0]}", name) for name in sorted(values) if name not in staged)
 
 

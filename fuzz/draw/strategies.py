@@ -91,7 +91,8 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     algorithm, family, facts = _drafter(draw, runner, backend, swarm)
     capped = domain.capped and BACKEND_FACTS[backend].draws_caps
     plain = facts.plain  # neither windows nor caps are known for others
-    dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in facts.dtypes or not facts.dtypes]
+    fitting = facts.dtypes_of(runner)
+    dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in fitting or not fitting]
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
     windowed = facts.sliding or (domain.windowed and windows and "window" in swarm.options and plain)
     window = draw(_values("window")) if windowed else 0

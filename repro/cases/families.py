@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, OF_OTHER_WORKERS
+from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, OF_OTHER_WORKERS, RUNNER_FACTS
 from repro.cases.setup import Setup
 
 DEEPSEEK, GLM, GDN, GPT_OSS = "deepseek_v3", "glm4_moe", "qwen3_next", "gpt_oss"
@@ -24,7 +24,7 @@ class FamilyFacts:
     made of Llama's classes. sliding: whether it has sliding layers with KV slots of their own, so that its setups have
     a window and such a pool. hidden_sizes, dtypes: those that are drawn; where empty, all that other models draw.
     own_drafts: whether a layer of its own drafts for it, and not a Llama, whose sizes may be others. page_size: the one
-    that its backend has, in tokens; 0: any."""
+    that its backend has, in tokens; 0: any. prefills_halves: whether it prefills in half precision alone."""
 
     what: str
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -38,6 +38,12 @@ class FamilyFacts:
     dtypes: tuple[str, ...] = ()
     own_drafts: bool = False
     page_size: int = 0
+    prefills_halves: bool = False
+
+    def dtypes_of(self, runner: str) -> tuple[str, ...]:
+        """Its types in draws of this runner's setups; where empty, those of other models."""
+        prefilled = self.prefills_halves and RUNNER_FACTS[runner].serves
+        return tuple(dtype for dtype in self.dtypes if dtype != "float32" or not prefilled)
 
 
 _LLAMA = FamilyFacts(what="Llama", plain=True, algorithms=(*ALL_ALGORITHMS, *OF_OTHER_WORKERS))
@@ -51,6 +57,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
             "draft": ("triton", "flashinfer", "fa3"),
             # sglang's flashinfer backend for latent attention makes no graph of that mode.
             "draft_extend": ("triton", "fa3"),
+            "round": ("triton", "flashinfer", "fa3"),
         },
         # It refuses more than one branch, and so does every server that verifies over it.
         chains=frozenset({"flashinfer"}),
@@ -64,7 +71,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
     ),
     GLM: FamilyFacts(
         what="GLM-4.5 and 4.6: heads normed and rotated by half, and their next-token layer as the draft model",
-        backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend"), ("triton", "flashinfer", "fa3")),
+        backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend", "round"), ("triton", "flashinfer", "fa3")),
         algorithms=("EAGLE", "NEXTN"),
         own_drafts=True,
         # The same kernel stands in front of this draft's layer.
@@ -74,12 +81,13 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
     GDN: FamilyFacts(
         what="Qwen3-Next: layers of gated delta rule (GDN), whose state lies beside the KV cache, and full ones; their "
         "next-token layer, which has no state, as the draft model",
-        backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend"), ("triton", "flashinfer", "fa3")),
+        backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend", "round"), ("triton", "flashinfer", "fa3")),
         algorithms=("EAGLE", "NEXTN"),
         own_drafts=True,
         recurrent=True,
         # Triton's interpreter lacks bfloat16, and recurrent layers run on Triton over every backend.
         dtypes=("float16", "float32"),
+        prefills_halves=True,
     ),
     MAMBA2: FamilyFacts(
         what="Nemotron-H: layers of Mamba2, whose state lies beside the KV cache, and full ones; a Llama drafts for it",
@@ -128,7 +136,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "DeepSeek-V3 in draft-extend over flashinfer": "sglang's backend captures no graph of that mode",
     "DeepSeek-V3 and GLM-4.5 with EAGLE3": "target and draft model are of one family",
     "a draft model beside a target with sliding layers, in draft and draft_extend": "verify alone has such targets",
-    "recurrent families in the float64 reference": "no model of them: eager and sequential decoding judge values",
+    "recurrent families in the float64 reference, but in rounds": "eager and sequential decoding judge values",
     "DeepSeek-V3.2, GLM-5 (DSA) but in rounds": "the index cache is not held",
     "DSA with fewer keys chosen than there are": "no reference chooses keys",
     "DSA on a GPU": "DeepGEMM and its other compiled kernels are in no bundle",
@@ -175,7 +183,7 @@ def fitted(setup: Setup) -> Setup:
     """A setup that was drawn for other models, with a hidden size and a dtype for its own."""
     facts = family_facts(setup)
     sizes = [size for size in facts.hidden_sizes if size % setup.num_heads == 0]
-    dtypes = facts.dtypes or (setup.dtype,)
+    dtypes = facts.dtypes_of(setup.runner) or (setup.dtype,)
     return replace(
         setup,
         hidden_size=sizes[0] if sizes and setup.hidden_size not in sizes else setup.hidden_size,

@@ -321,9 +321,9 @@ class Recorded(StrEnum):
         "have them.")
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
         arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely, states float64 [raw_bs, n]; noise, "
-        "states_noise float64, ended, COUNT int64, aborted bool [raw_bs]",
-        meaning="Each request's text; the target's in float64, how far tokens lie behind, logits and returned states "
-        "lie off, log-probabilities returned and right, rounding's reach; ended: 2 if aborted; COUNT: as reported.")
+        "states_noise float64, ended, COUNT int64, aborted bool [raw_bs]; [noise_]state_LAYER as off, noise",
+        meaning="Each request's text; the target's in float64, how far tokens lie behind, logits and states lie off, "
+        "log-probabilities returned and right, rounding's reach; ended: 2 if aborted; COUNT: as reported.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
         arrays="NAME int64 [3]",
         meaning="What belongs to no request: at the start, when all have ended, after a flush.")
@@ -334,9 +334,9 @@ class Recorded(StrEnum):
     ROUND_GRAPH = PathRow("round_graph", When.ROUND, sessions=OF_ROUNDS,
         arrays="requests, slots, seq_lens, accepted, bonus, new_seq_lens int64 [n]; drafted, retrieve_next_token, "
         "retrieve_next_sibling, tokens int64 [n, num_draft_tokens]; logits float32 [n, num_draft_tokens]; topk_p, "
-        "topk_index [n, topk]; hidden_states [n, hidden]; WHOSE_KIND float32 [n, context]",
+        "topk_index [n, topk]; hidden_states [n, hidden]; WHOSE_KIND float32 [n, context]; state_LAYER float32 [n]",
         meaning="A decode round as the worker hands it on: of what it is, what was drafted, which tokens were "
-        "accepted, what the next draft is given, and of logits and KV rows of each token one number.")
+        "accepted, what the next draft is given, and one number of each token's logits and KV rows and of each state.")
     RELAY = PathRow("relay", When.ROUND, sessions=OF_ROUNDS, oracle="handed_on",
         where="all of its requests have been prefilled",
         arrays="stages int64 [n]; given_NAME, handed_NAME [n, ...]: topk_p, topk_index, hidden_states, bonus_tokens",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from repro.cases.case import Setup
-from repro.cases.families import GLM, KDA, MAMBA2, is_latent
+from repro.cases.families import GDN, GLM, KDA, MAMBA2, is_latent
 from runners.targets import pinned
 
 
@@ -58,6 +58,12 @@ REFUSALS = (
         words=re.compile(r"extra_buffer is not supported for KimiLinearForCausalLM; use no_buffer"),
         source="0.5.15.post1 srt/server_args.py:4265",
         of=lambda setup: setup.family == KDA,
+    ),
+    # Of every release that is driven, where a prompt is prefilled; up to 0.5.15.post1 in layers/attention/fla.
+    Refusal(
+        words=re.compile(r"ChunkGatedDeltaRuleFunction does not support float32"),
+        source="0.5.23 kernels/ops/attention/fla/chunk.py:214",
+        of=lambda setup: setup.family == GDN and setup.dtype == "float32",
     ),
     # Of every release that has rejection sampling, up to 0.5.22.
     Refusal(

@@ -14,6 +14,7 @@ import torch
 
 from repro.cases.case import Case, Setup, Target
 from repro.cases.layout import Ints
+from repro.cases.rows.serving import NOISE, STATE
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -22,6 +23,7 @@ from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
+from runners.releases.options import recurrent
 from runners.releases.reference.served import Judged, Teacher
 from runners.sessions.afresh import Afresh, Texts
 from runners.sessions.arrivals import Aborting, Clock, name_of, prompt, rows
@@ -31,7 +33,7 @@ from runners.sessions.launches import Launches, stages
 from runners.sessions.noise import NUDGE
 from runners.sessions.observe.memory import see_memory
 from runners.sessions.planner import Planner
-from runners.sessions.rounds import Rounds, apart, number_of, off
+from runners.sessions.rounds import Rounds, apart, number_of, off, states_off
 from runners.sessions.state import State
 
 Prompts = Sequence[Sequence[Ints]]
@@ -95,7 +97,9 @@ class Served:
         owners |= {f"at {steps} draft steps": state for steps, state in states.items()}
         self.table = scheduler.req_to_token_pool.req_to_token
         self._start_table = self.table.clone()
-        self._start_state = State(owners, [self.table, *serving.caches(scheduler).values()]).take()
+        self._states = [state for layers in recurrent.of_kinds(model).values() for state in layers]
+        others = [self.table, *serving.caches(scheduler).values(), *self._states]
+        self._start_state = State(owners, others).take()
 
     def run(self, case: Case, watch: Watch) -> None:
         prompts = [[prompt(self.setup, r.data, r.seq_len) for r in step.requests] for step in case.steps]
@@ -187,6 +191,8 @@ class Served:
         engine.memory_seen()
         for tensor in (*serving.caches(self.scheduler).values(), *serving.index_caches(self.scheduler)):
             tensor.zero_()
+        for state in self._states:  # of a request's first token the worker clears it
+            state.fill_(torch.nan)
 
     def _embeddings_moved(self, factor: float, *, unevenly: bool = False) -> AbstractContextManager[None]:
         """The same in both models, of which the draft may have the target's own. unevenly: each entry up or down, which
@@ -210,6 +216,7 @@ class Served:
         moved = {name_of(*place): each.states_off(states.get(name_of(*place), ())) for place, each in judged.items()}
         distances = off(way.rounds, lengths, {name_of(*place): each.logits for place, each in judged.items()})
         reported = {name: serving.counts(self.wire.sent, name) for name in COUNTS}
+        kept = states_off(way.rounds, lengths, {name_of(*place): each.kept for place, each in judged.items()})
         for number, step in enumerate(case.steps):
             places = [(number, row) for row in range(len(step.requests))]
             names = [name_of(*place) for place in places]
@@ -222,6 +229,8 @@ class Served:
                 watch.see(number, Recorded.SERVED, count, np.array([of_requests.get(name, -1) for name in names]))
             watch.see(number, Recorded.SERVED, "states", rows([moved.get(name, ()) for name in names], np.float64))
             _see_judged(watch, number, [judged.get(place) for place in places])
+            for name, each in kept.items():
+                watch.see(number, Recorded.SERVED, name, rows([each.get(rid, ()) for rid in names], np.float64))
         watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
         watch.fact("cached tokens", str(sum(serving.counts(self.wire.sent, "cached_tokens").values())))
@@ -252,6 +261,9 @@ def _see_judged(watch: Watch, number: int, judged: Sequence[Judged | None]) -> N
     watch.see(number, Recorded.SERVED, "best", rows([each.best if each else () for each in judged]))
     watch.see(number, Recorded.SERVED, "behind", rows([each.behind if each else () for each in judged], np.float64))
     watch.see(number, Recorded.SERVED, "likely", rows([each.likely if each else () for each in judged], np.float64))
+    for layer in sorted({layer for each in judged if each for layer in each.kept_noise}):
+        reach = [each.kept_noise[layer] if each else 0.0 for each in judged]
+        watch.see(number, Recorded.SERVED, f"{NOISE}{STATE}{layer}", np.array(reach))
     for name in ("noise", "states_noise"):
         watch.see(number, Recorded.SERVED, name, np.array([getattr(each, name) if each else 0.0 for each in judged]))
 

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from repro.cases.payload import floats
-from repro.cases.rows.serving import SLIDING, request_number
+from repro.cases.rows.serving import SLIDING, STATE, request_number
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
+from runners.releases.options import recurrent
 
 _DATA = 37  # any constant: one direction onto which all rows are projected
 # Stages that hand on what a draft begins with: a round, a prefill, and one behind a retraction.
@@ -164,8 +165,9 @@ class Rounds:
             value = getattr(result.next_draft_input, name, None)
             if value is not None:
                 self._see(name, value, rows=count)
-        for name, rows in kv_rows(self.scheduler, slots, result.new_seq_lens).items():
-            self._see(name, rows)
+        rows = kv_rows(self.scheduler, slots, result.new_seq_lens) | state_rows(self.scheduler, slots)
+        for name, values in rows.items():
+            self._see(name, values)
         self.seen[-1].hold()
 
 
@@ -184,6 +186,20 @@ def kv_rows(scheduler: Any, slots: torch.Tensor, lengths: torch.Tensor) -> dict[
             unseen = without | (places < lengths[:, None] - target.sliding_window_size)
         rows[name] = projected(cache.flatten(1))[entries].masked_fill(unseen, 0.0)
     return rows
+
+
+def state_rows(scheduler: Any, slots: torch.Tensor) -> dict[str, torch.Tensor]:
+    """One number for the state that each recurrent layer keeps of the requests in these slots, by layer, [n]."""
+    target = scheduler.tp_worker.model_runner
+    kinds = recurrent.of_kinds(target)
+    if not kinds:
+        return {}
+    places = recurrent.slots_of_requests(target)[slots.long()].long()
+    return {
+        f"{STATE}{kind}{number}": recurrent.projected(layer[places].float())
+        for kind, layers in kinds.items()
+        for number, layer in enumerate(layers)
+    }
 
 
 def projected(rows: torch.Tensor) -> torch.Tensor:
@@ -226,8 +242,34 @@ def off(rounds: Rounds, prompts: Mapping[str, int], exact: Mapping[str, torch.Te
             nodes = _path({name: values[name][row] for name in ("drafted", *LINKS, "tokens")})
             nodes = nodes[: max(0, len(exact[rid]) - first)]
             apart = seen.logits[row, nodes].double().cpu() - exact[rid][first : first + len(nodes)]
-            distances[rid][first : first + len(nodes)] = apart.abs().amax(1).numpy()
+            distances[rid][first : first + len(nodes)] = _known(apart.abs().amax(1).numpy())
     return distances
+
+
+def _known(distances: Array) -> Array:
+    """The distance of what is no number from any: NaN is of what was not seen."""
+    return np.where(np.isnan(distances), np.inf, distances)
+
+
+def states_off(
+    rounds: Rounds, prompts: Mapping[str, int], exact: Mapping[str, Mapping[str, torch.Tensor]]
+) -> dict[str, dict[str, Array]]:
+    """The same of the states that rounds leave, by layer: at the token that comes next then. exact: by request and
+    layer, [tokens]."""
+    names = {name for each in exact.values() for name in each}
+    distances = {name: {rid: np.full(len(each[name]), np.nan) for rid, each in exact.items()} for name in names}
+    numbered = {number_of(rid): rid for rid in exact}
+    for number in range(rounds.count):
+        requests = rounds.arrays[number, "requests"].tolist()
+        for row, length in enumerate(rounds.arrays.get((number, "new_seq_lens"), ())):
+            if (rid := numbered.get(requests[row])) is None:
+                continue
+            token = int(length) - prompts[rid]
+            for name, right in exact[rid].items():
+                if token < len(right):
+                    got = float(rounds.arrays[number, f"{STATE}{name}"][row])
+                    distances[name][rid][token] = _known(np.abs(got - right[token].numpy()))
+    return {f"{STATE}{name}": each for name, each in distances.items()}
 
 
 def _path(tree: Mapping[str, Array]) -> list[int]:

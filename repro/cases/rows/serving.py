@@ -16,6 +16,8 @@ DISAGREEMENT_MAX = 1000
 SLIDING = "target_sliding"
 # And how far rounding of a cache to eight bits moves a request's rows.
 NOISE = "noise_"
+# How they name the states of recurrent layers.
+STATE = "state_"
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 # More requests than arrive together.
 _TOGETHER = 1000

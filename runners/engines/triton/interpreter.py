@@ -23,7 +23,7 @@ from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
 
 from runners.engines import launch_memory
-from runners.engines.triton import absent, batched, language, pointers, recorded, recording, reductions, values
+from runners.engines.triton import absent, batched, language, pointers, recorded, recording, reductions, tuned, values
 
 _receiver: Callable[[Launch], None] | None = None
 # Kernels whose programs cannot all be run at once, as was seen.
@@ -234,6 +234,7 @@ def install() -> None:
     pointers.install()
     reductions.install()
     launch_memory.install()
+    tuned.install()
     lines: Callable[..., Any] = _lines_of
     inspect.getsourcelines = lines
     triton_interpreter.FunctionRewriter.ast_transformer = _Loops()

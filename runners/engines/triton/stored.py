@@ -19,7 +19,8 @@ def stored(function: Callable[..., Any]) -> frozenset[str]:
     """The parameters from which a store's address is made, also by a function that is called. An address is followed
     through names, and not through values that were loaded."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    assert isinstance(tree, ast.FunctionDef)
+    if not isinstance(tree, ast.FunctionDef):  # a function of the language, under a name of its own (interpreter.py)
+        return frozenset()
     parameters = [each.arg for each in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)]
     sources = {name: {name} for name in parameters}
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib
 import inspect
 import operator
@@ -20,6 +21,7 @@ import torch
 from repro.cases.case import Setup
 from repro.cases.families import changes_states
 from repro.cases.layout import state_rows, track_interval
+from repro.cases.payload import floats
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.releases.live import Live, Rows
 
@@ -50,15 +52,18 @@ _IS_GPU = r"(\w+(\(\))?\.)?\bis_cuda\b(\(\))?"
 _STRATEGIES = "mamba_radix_cache_strategy", "mamba_scheduler_strategy"
 _KEPT = "req_index_to_mamba_ping_pong_track_buffer_mapping"
 KEPT_SINCE = "0.5.13"  # in decode; before, not tried
-# State slots that such a server has for each request, at least.
+# State slots that such a server has for each request, at least; with fewer, a scheduler runs fewer requests at once.
 _SLOTS_EACH = 5
+_DATA = 38  # any constant: directions onto which states are projected
 
 
 def prepare(setup: Setup, device: str) -> None:
     """To be called before the workers of such a setup are built."""
     # States of convolutions have the model's type: sglang says to set it for float16 (lfm2_moe.py, 0.5.23:81), as the
-    # kernel for trees does not compile with states in bfloat16. Triton's interpreter knows nothing of bfloat16.
-    os.environ["SGLANG_MAMBA_CONV_DTYPE"] = "float32" if device == "cpu" else setup.dtype
+    # kernel for trees does not compile with states in bfloat16. Triton's interpreter knows nothing of bfloat16. A
+    # prefill that keeps a state stores the model's own values (0.5.23 layers/attention/linear/gdn_backend.py:1066).
+    as_model = device != "cpu" or RUNNER_FACTS[setup.runner].serves
+    os.environ["SGLANG_MAMBA_CONV_DTYPE"] = setup.dtype if as_model else "float32"
     if device == "cpu" or setup.dtype == "float32":
         os.environ["SGLANG_MAMBA_SSM_DTYPE"] = "float32"
     if device != "cpu":
@@ -118,15 +123,20 @@ def _rewrite(function: Any, pattern: str, text: str) -> None:
 
 def arguments(setup: Setup) -> dict[str, Any]:
     """The arguments of ServerArgs that say how many states there are, and at which lengths one is kept."""
-    return {"max_mamba_cache_size": state_rows(setup), "mamba_track_interval": track_interval(setup)}
+    slots = _SLOTS_EACH * (setup.slots + 1) if RUNNER_FACTS[setup.runner].serves else state_rows(setup)
+    return {"max_mamba_cache_size": slots, "mamba_track_interval": track_interval(setup)}
 
 
 def keeping(setup: Setup, known: Container[str]) -> dict[str, Any]:
-    """The arguments of a server with a radix cache, which keeps states while it decodes; none of a server that drafts.
-    known: the names of arguments that this release has."""
+    """The arguments of a server with a radix cache, which keeps states while it decodes; none of a server that drafts,
+    but for rounds, where the same is asked for that newer releases choose. known: the names of arguments that this
+    release has."""
+    strategy = next(name for name in _STRATEGIES if name in known)
+    if RUNNER_FACTS[setup.runner].serves:
+        buffered = setup.radix and (setup.overlap or setup.page_size > 1)
+        return {strategy: "extra_buffer"} if buffered else {}
     if RUNNER_FACTS[setup.runner].speculative or not changes_states(setup):
         return {}
-    strategy = next(name for name in _STRATEGIES if name in known)
     size = _SLOTS_EACH * (setup.slots + 1)
     return {"disable_radix_cache": False, strategy: "extra_buffer", "max_mamba_cache_size": size}
 
@@ -188,3 +198,16 @@ def slots_of_requests(model_runner: Any) -> torch.Tensor:
     """The state slot of each request slot."""
     slots: torch.Tensor = model_runner.req_to_token_pool.req_index_to_mamba_index_mapping
     return slots
+
+
+def projected(states: torch.Tensor) -> torch.Tensor:
+    """One number for each of [n, ...], in which a change of any entry shows. Releases differ in which of a matrix's two
+    equal dimensions comes first: either gives the same."""
+    for _ in range(states.dim() - 1):
+        states = states @ _direction(states.shape[-1]).to(states)
+    return states
+
+
+@functools.cache
+def _direction(width: int) -> torch.Tensor:
+    return torch.from_numpy(floats(_DATA, "direction", (width,)))

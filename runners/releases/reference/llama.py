@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -55,7 +55,8 @@ def bias(module: Any) -> torch.Tensor | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
     """One attention layer's projections. sections: how many pairs of a head each axis of a position turns, where
-    positions have several. norms: of a head's queries and keys before they are turned, where there are any."""
+    positions have several. norms: of a head's queries and keys before they are turned, where there are any. gate: to
+    what results are multiplied by the sigmoid of, [heads * size, hidden], where there is any."""
 
     qkv: torch.Tensor
     out: torch.Tensor
@@ -69,6 +70,7 @@ class Heads:
     qkv_bias: torch.Tensor | None = None
     out_bias: torch.Tensor | None = None
     norms: tuple[Norm, Norm] | None = None
+    gate: torch.Tensor | None = None
 
     @classmethod
     def of(cls, layer: Any, cached: Cached = ALONE) -> Heads:
@@ -104,7 +106,10 @@ class Heads:
             queries, keys = (norm.run(by, each) for norm, each in zip(self.norms, (queries, keys), strict=True))
         cos, sin = op.angles(by, self.cos_sin, positions, self.sections)
         queries, keys = (op.rotated(by, turned, cos, sin, neox=self.neox) for turned in (queries, keys))
-        return op.linear(by, attend(queries, by.cached(keys), by.cached(values), self.scores), self.out, self.out_bias)
+        attended = attend(queries, by.cached(keys), by.cached(values), self.scores)
+        if self.gate is not None:
+            attended = by.rounded(attended * op.sigmoid(by, op.linear(by, x, self.gate)))
+        return op.linear(by, attended, self.out, self.out_bias)
 
 
 class Feed(Protocol):
@@ -148,11 +153,13 @@ class Norm:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
     """The tokens that a model goes over: ids [tokens]; positions [tokens], or [tokens, axes]; hidden: of draft models,
-    the hidden states that they are given, [samples, tokens, n]."""
+    the hidden states that they are given, [samples, tokens, n]. kept: takes the states of recurrent layers behind each
+    token, in one number, [samples, tokens], by name."""
 
     ids: torch.Tensor
     positions: torch.Tensor
     hidden: torch.Tensor | None = None
+    kept: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 # logits and hidden states of all tokens, [samples, tokens, n].

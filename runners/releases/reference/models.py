@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from runners.releases.reference import deepseek, gpt_oss, llama
+from runners.releases.reference import deepseek, gdn, gpt_oss, llama
 from runners.releases.reference.llama import Model
 
 MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
@@ -23,8 +23,17 @@ MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
     "DeepseekV32ForCausalLM": deepseek.target,
 }
 
+# Models whose states are not kept: of them only whole texts are known.
+OF_WHOLE_TEXTS: Mapping[str, Callable[[Any, int], Model]] = {"Qwen3NextForCausalLM": gdn.target}
+
 
 def read(model: Any, vocab: int) -> Model | None:
     """None where there is no reference for this model. vocab: how many tokens it names."""
     make = MODELS.get(type(model).__name__)
     return make(model, vocab) if make else None
+
+
+def read_whole(model: Any, vocab: int) -> Model | None:
+    """The same, to go over texts from their first tokens on."""
+    make = OF_WHOLE_TEXTS.get(type(model).__name__)
+    return make(model, vocab) if make else read(model, vocab)

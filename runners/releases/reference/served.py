@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from repro.cases.layout import Ints
 from runners.recording.observer import Unsupported
 from runners.releases.reference import operations as op
 from runners.releases.reference.llama import Attend, Scores, Tokens
-from runners.releases.reference.models import read
+from runners.releases.reference.models import read_whole
 from runners.releases.reference.rounding import Rounding
 
 # How many times a pass is made with other roundings. A spread over many is not asked for, only how large noise is.
@@ -26,7 +26,8 @@ class Judged:
     """logits, states: of the target, float64, [n, vocabulary] and [n, hidden]. best: the token with the largest logit
     at each place of a text, [n]. behind: how far that of the text's own token lies below it, [n]. likely: its
     log-probability, [n]. noise, states_noise: how far rounding to the model's type moves a logit, or an entry of a
-    hidden state, of this text."""
+    hidden state, of this text. kept, kept_noise: the same of the states of recurrent layers, by layer, [n]: in one
+    number, as the text's token finds them."""
 
     logits: torch.Tensor
     states: torch.Tensor
@@ -35,6 +36,8 @@ class Judged:
     likely: npt.NDArray[np.float64]
     noise: float
     states_noise: float
+    kept: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    kept_noise: Mapping[str, float] = field(default_factory=dict)
 
     def states_off(self, states: Sequence[Sequence[float]]) -> list[float]:
         """The largest distance of each of these hidden states from that of its place; infinite from one that there is
@@ -53,7 +56,7 @@ class Teacher:
     values, which count as rounded to it whether a kernel takes them from the cache or not. Unsupported."""
 
     def __init__(self, model: Any, vocab: int, dtype: torch.dtype, kv_dtype: torch.dtype, *, on_gpu: bool) -> None:
-        run = read(model, vocab)
+        run = read_whole(model, vocab)
         if run is None:
             raise Unsupported(f"no text is known of a {type(model).__name__}")
         self._run = run
@@ -63,8 +66,11 @@ class Teacher:
         """text: one token or more."""
         ids = torch.from_numpy(np.concatenate([prompt, np.asarray(text[:-1], dtype=np.int64)]))
         by = Rounding(self._dtype, self._kv_dtype, on_gpu=self._on_gpu, seed=len(ids), samples=SAMPLES)
-        logits, states = self._run(by, Tokens(ids=ids, positions=torch.arange(len(ids))), causal(by))
-        logits, states = (each[:, len(prompt) - 1 :] for each in (logits, states))
+        tokens = Tokens(ids=ids, positions=torch.arange(len(ids)))
+        logits, states = self._run(by, tokens, causal(by))
+        first = len(prompt) - 1
+        logits, states = (each[:, first:] for each in (logits, states))
+        kept = {name: each[:, first:] for name, each in tokens.kept.items()}
         exact, chosen = logits[0], torch.tensor(list(text))
         return Judged(
             logits=exact,
@@ -74,6 +80,8 @@ class Teacher:
             likely=exact.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0].numpy(),
             noise=float((logits[1:] - exact).abs().amax()),
             states_noise=float((states[1:] - states[0]).abs().amax()),
+            kept={name: each[0] for name, each in kept.items()},
+            kept_noise={name: float((each[1:] - each[0]).abs().amax()) for name, each in kept.items()},
         )
 
 

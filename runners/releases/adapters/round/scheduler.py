@@ -36,6 +36,8 @@ _OF_STATES = {
 # The lowest temperature that sglang does not take for greedy, at which the second best token's probability is 0 but
 # where two are as likely, within rounding.
 COLD = 1.1e-6
+# What a tree cache holds of state slots, in words and in its own names.
+_HELD = {"evictable": "evictable", "locked": "protected"}
 # Ends of a request.
 FINISHED, ABORTED = 1, 2
 
@@ -174,7 +176,8 @@ def caches(scheduler: Any) -> dict[str, torch.Tensor]:
     whose they are; of layers with KV slots of their own, by SLIDING."""
     draft = scheduler.draft_worker.draft_worker
     pool = scheduler.tp_worker.model_runner.token_to_kv_pool
-    pools = {"target": getattr(pool, "full_kv_pool", pool), "draft": draft.draft_runner.token_to_kv_pool}
+    pools = {"target": pool, "draft": draft.draft_runner.token_to_kv_pool}
+    pools = {whose: getattr(each, "full_kv_pool", each) for whose, each in pools.items()}
     if is_hybrid(pool):
         pools[SLIDING] = pool.swa_kv_pool
     named: dict[str, torch.Tensor] = {}
@@ -282,9 +285,24 @@ def holdings(scheduler: Any) -> dict[str, int]:
             f"evictable KV slots{words}": int(getattr(cache, f"{size}evictable_size")()),
             f"locked KV slots{words}": int(getattr(cache, f"{size}protected_size")()),
         }
+    counts |= _state_slots(scheduler)
     return counts | {
         "free request slots": len(requests.free_slots),
         "different free request slots": len(set(requests.free_slots)),
+    }
+
+
+def _state_slots(scheduler: Any) -> dict[str, int]:
+    """The same of the slots for states of recurrent layers; none where there are none."""
+    requests, cache = scheduler.req_to_token_pool, scheduler.tree_cache
+    allocator = getattr(requests, "mamba_allocator", None) or getattr(requests, "mamba_pool", None)
+    if allocator is None:
+        return {}
+    counts = {f"{kind} state slots": getattr(cache, f"mamba_{name}_size", lambda: 0)() for kind, name in _HELD.items()}
+    return {
+        "free state slots": int(allocator.available_size()),
+        "different free state slots": len(torch.unique(allocator.free_slots)),
+        **{name: int(count) for name, count in counts.items()},
     }
 
 

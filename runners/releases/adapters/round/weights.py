@@ -11,6 +11,7 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from torch.nn.functional import pad
 
 from repro.cases.case import Setup
+from repro.cases.families import GDN
 from repro.cases.payload import floats
 from runners.releases.options.algorithms import hot_tokens
 from runners.releases.workers.checkpoint import complete
@@ -21,6 +22,12 @@ _SCORES, _OUTPUT = 1.4, 2.0
 # No draft has layers behind its first, and EAGLE3's neither the embedding beside its attention nor half of the tokens:
 # their targets are such that this matters little, else no draft would be accepted.
 _LITTLE, _UNKNOWN = 0.05, 0.5
+# How much a layer with a state adds, which no draft has: the text hangs on states, and drafts are accepted.
+_OF_STATES = 0.5
+# The layer of the target that is the draft's, where that is not the first; and the logarithm of how fast states decay,
+# by some 6 % a token.
+_DRAFTS = {GDN: 1}
+_LOG_DECAY = -3.0
 Parameters = Mapping[str, torch.Tensor]
 
 
@@ -47,9 +54,12 @@ def loading(setup: Setup, device: str) -> Iterator[None]:
 
 def fill_target(target: torch.nn.Module, setup: Setup) -> None:
     config: Any = target.config
+    zero_centred, drafts = _zero_centred(target), f"layers.{_DRAFTS.get(setup.family, 0)}."
     for name, parameter in target.named_parameters():
         values = _of_target(name, parameter, config)
-        if _is_behind(name):
+        if name in zero_centred:
+            values = torch.zeros_like(values)
+        if _is_besides(name, drafts):
             values = values * _LITTLE
         if setup.algorithm == "EAGLE3":
             values = _nearly_draft(name, values, hot_tokens(setup))
@@ -67,8 +77,13 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup) -> None:
         head = sources["lm_head.weight"]
         rows = draft.lm_head.weight.shape[0]  # of a vocabulary that is padded
         sources["lm_head.weight"] = pad(head[hot], (0, 0, 0, rows - len(hot)))
+    zero_centred, drafts = _zero_centred(draft), f"layers.{_DRAFTS.get(setup.family, 0)}."
     for name, parameter in draft.named_parameters():
-        values = _of_draft(name, parameter, sources, disagreement)
+        if name in zero_centred:
+            parameter.data.zero_()
+            continue
+        its = name.replace("layers.0.", drafts)
+        values = _of_draft(its, parameter, sources, disagreement)
         if setup.algorithm == "STANDALONE" and "embed" in name:  # nothing else is joined to the token
             values = values + disagreement * _mixing(name, tuple(values.shape)).to(values)
         parameter.data.copy_(values)
@@ -109,13 +124,17 @@ def _same(name: str, sources: Parameters) -> str:
 
 def _of_target(name: str, parameter: torch.Tensor, config: Any) -> torch.Tensor:
     if parameter.dim() < 2:
-        return torch.ones_like(parameter, device="cpu")
+        return torch.full_like(parameter, _LOG_DECAY if name.endswith("A_log") else 1.0, device="cpu")
+    if name.endswith("w2_weight"):
+        return torch.zeros_like(parameter, device="cpu")
     values = _evenly(name, tuple(parameter.shape))
     if "embed" in name:
         return values / values.square().mean(dim=1, keepdim=True).sqrt()
     if "lm_head" in name:
         return values / values.norm(dim=1, keepdim=True)
-    values = values / parameter.shape[1] ** 0.5
+    values = values / (parameter.shape[-1]) ** 0.5
+    if "out_proj" in name:
+        return values * _OF_STATES
     if "qkv_proj" in name:
         size = config.head_dim
         scored = size * (config.num_attention_heads + config.num_key_value_heads)
@@ -132,9 +151,15 @@ def _nearly_draft(name: str, values: torch.Tensor, hot: Any) -> torch.Tensor:
     return values * _LITTLE if "embed" in name else values
 
 
-def _is_behind(name: str) -> bool:
-    """True of what a layer behind the first, which a draft lacks, adds to it."""
-    return "layers." in name and "layers.0." not in name and name.endswith(("o_proj.weight", "down_proj.weight"))
+def _is_besides(name: str, drafts: str) -> bool:
+    """True of what a layer that no draft has adds to those that it has. drafts: the layer that it has, as in names."""
+    return "layers." in name and drafts not in name and name.endswith(("o_proj.weight", "down_proj.weight"))
+
+
+def _zero_centred(network: torch.nn.Module) -> frozenset[str]:
+    """The names of the weights to which a norm adds one."""
+    norms = ((name, type(module).__name__) for name, module in network.named_modules())
+    return frozenset(f"{name}.weight" for name, kind in norms if kind == "GemmaRMSNorm")
 
 
 def _evenly(name: str, shape: tuple[int, ...]) -> torch.Tensor:
