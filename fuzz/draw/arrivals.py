@@ -10,6 +10,7 @@ from fuzz.draw.moves import DATA_MAX, SHORT, Hand
 from fuzz.draw.swarm import Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max
+from repro.cases.families import family_facts
 from repro.cases.options import OPTION
 from repro.cases.rows.serving import pool_least, pool_of
 
@@ -24,6 +25,7 @@ WAITS = (0, 1, 1, 2, 3, 6)
 def served(draw: st.DrawFn, setup: Setup) -> Setup:
     """The setup with a pool, an agreement of draft and target, and one of the event loops."""
     page, least = setup.page_size, pool_least(setup)
+    captured = not family_facts(setup).eager_prefills
     between = least + page * draw(st.integers(0, pool_of(setup) // page))
     return replace(
         setup,
@@ -33,7 +35,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         plan_stream=draw(st.booleans()) and BACKEND_FACTS[setup.backend].plans_ahead,
         radix=draw(st.booleans()),
         logprobs=draw(st.booleans()),
-        prefill_max_bs=draw(st.sampled_from((0, 0, *OPTION["prefill_max_bs"].drawn))),
+        prefill_max_bs=draw(st.sampled_from((0, 0, *OPTION["prefill_max_bs"].drawn))) * captured,
         returns_hidden=draw(st.booleans()),
         sampled=draw(st.booleans()),
         chunk=page * draw(st.sampled_from((0, 0, 1, max(1, CHUNK // page)))),

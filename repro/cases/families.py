@@ -24,7 +24,8 @@ class FamilyFacts:
     made of Llama's classes. sliding: whether it has sliding layers with KV slots of their own, so that its setups have
     a window and such a pool. hidden_sizes, dtypes: those that are drawn; where empty, all that other models draw.
     own_drafts: whether a layer of its own drafts for it, and not a Llama, whose sizes may be others. page_size: the one
-    that its backend has, in tokens; 0: any. prefills_halves: whether it prefills in half precision alone."""
+    that its backend has, in tokens; 0: any. prefills_halves: whether it prefills in half precision alone.
+    eager_prefills: whether its prefills are driven without graphs alone."""
 
     what: str
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -39,6 +40,7 @@ class FamilyFacts:
     own_drafts: bool = False
     page_size: int = 0
     prefills_halves: bool = False
+    eager_prefills: bool = False
 
     def dtypes_of(self, runner: str) -> tuple[str, ...]:
         """Its types in draws of this runner's setups; where empty, those of other models."""
@@ -117,6 +119,8 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         # The indexer's weights are in bfloat16, whatever the model's are (dsa_indexer.py, 0.5.23:364).
         dtypes=("bfloat16",),
         page_size=64,
+        # In a graph of a prefill the indexer is one operator, with compiled kernels within.
+        eager_prefills=True,
     ),
     GPT_OSS: FamilyFacts(
         what="gpt-oss: attention with sinks, a sliding and a full layer, experts with biases; a Llama drafts for it",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from repro.cases.families import family_facts
 from repro.cases.layout import pool_tokens, row_pages
 from repro.cases.option import HARNESS, Need, Option
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -187,7 +188,10 @@ ROWS: tuple[Option, ...] = (
         name="cuda_graph_max_bs_prefill",
         meaning="the largest graph of a prefill, in tokens, beside one of its half and one of its quarter; 0: no graph",
         bounds=(0, 1 << 12),
-        if_set=(_SERVES,),
+        if_set=(
+            _SERVES,
+            Need(lambda s, r, b: not family_facts(s).eager_prefills, "{s.family} models have no prefill graphs here"),
+        ),
         drawn=(16, 32),
         later=True,
         words="prefill graphs of up to {0} tokens",
