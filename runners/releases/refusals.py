@@ -62,7 +62,7 @@ REFUSALS = (
     # Of every release that is driven, where a prompt is prefilled; up to 0.5.15.post1 in layers/attention/fla.
     Refusal(
         words=re.compile(r"ChunkGatedDeltaRuleFunction does not support float32"),
-        source="0.5.23 kernels/ops/attention/fla/chunk.py:214",
+        source="0.5.23 kernels/ops/attention/fla/chunk.py:217",
         of=lambda setup: setup.family == GDN and setup.dtype == "float32",
     ),
     # Of every release that has rejection sampling, up to 0.5.22.

@@ -143,7 +143,8 @@ class Served:
             (Recorded.ROUND_NUDGED_UP, 1 + nudge),
             (Recorded.ROUND_NUDGED_DOWN, 1 - nudge),
         ):
-            with self._without_graphs(), self._embeddings_moved(factor):
+            # Unevenly, as the norms of next-token layers cancel a factor.
+            with self._without_graphs(), self._embeddings_moved(factor, unevenly=True):
                 way = self._go(case, prompts, watch, path, "eager")
             if way.launches:
                 raise HarnessError(f"graphs were launched without any: {way.launches}")

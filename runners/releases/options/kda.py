@@ -1,4 +1,4 @@
-"""A tiny Kimi-Linear: two layers of linear attention (KDA), whose states lie beside the KV cache, and one of latent
+"""A tiny Kimi-Linear: a layer of linear attention (KDA), whose state lies beside the KV cache, and one of latent
 attention."""
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ def kda(setup: Setup) -> dict[str, Any]:
     return model.llama(setup) | {
         "architectures": ["KimiLinearForCausalLM"],
         "model_type": "kimi_linear",
-        "num_hidden_layers": 3,
+        "num_hidden_layers": 2,
         "kv_lora_rank": latent,
         "qk_nope_head_dim": 16,
         "qk_rope_head_dim": rotary,
         "v_head_dim": 16,
         "mla_use_nope": True,
         "linear_attn_config": {
-            "kda_layers": [1, 2],
-            "full_attn_layers": [3],
+            "kda_layers": [1],
+            "full_attn_layers": [2],
             "num_heads": 2,
             "head_dim": 16,
             "short_conv_kernel_size": 4,
         },
-        "first_k_dense_replace": 3,
+        "first_k_dense_replace": 2,
         "num_experts": 4,
         "num_experts_per_token": 2,
         "num_shared_experts": 1,

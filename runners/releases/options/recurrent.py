@@ -52,6 +52,7 @@ _IS_GPU = r"(\w+(\(\))?\.)?\bis_cuda\b(\(\))?"
 _STRATEGIES = "mamba_radix_cache_strategy", "mamba_scheduler_strategy"
 _KEPT = "req_index_to_mamba_ping_pong_track_buffer_mapping"
 KEPT_SINCE = "0.5.13"  # in decode; before, not tried
+SERVED_SINCE = "0.5.16"  # in rounds; before, with the radix cache workers cannot be built
 # State slots that such a server has for each request, at least; with fewer, a scheduler runs fewer requests at once.
 _SLOTS_EACH = 5
 _DATA = 38  # any constant: directions onto which states are projected

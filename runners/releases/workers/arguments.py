@@ -16,6 +16,7 @@ from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from repro.cases.releases import release_order
+from repro.cases.runner_facts import RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases.backends import dsa as sparse
 from runners.releases.backends import flashinfer_mla
@@ -83,6 +84,9 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
         sparse.prepare(device)
         arguments = dsa.arguments(known)
     if is_recurrent(setup):
+        since = recurrent.SERVED_SINCE if RUNNER_FACTS[setup.runner].serves else ""
+        if since and release_order(present_release()) < release_order(since):
+            raise Unsupported(f"before {since} rounds of recurrent models are not driven")
         recurrent.prepare(setup, device)
         arguments = recurrent.arguments(setup)
         if release_order(present_release()) >= release_order(recurrent.KEPT_SINCE):

@@ -192,6 +192,7 @@ def command(folder: Path, **changed: object) -> argparse.Namespace:
         "timeout": 9.0,
         "workers": 2,
         "try_equivalent": False,
+        "having": [],
         "json": folder / "out.json",
         "markdown": folder / "out.md",
         "out": folder / "logs",

@@ -39,6 +39,7 @@ def test_flags_that_say_all_have_bugs_that_depend_on_nothing_but_the_model() -> 
     latent = {
         "verify-latent-drafts-by-page": ("model_type == deepseek_v3",),
         "verify-sinks-twice": ("model_type == gpt_oss",),
+        "round-states-share-draft-rows": ("the model is recurrent",),
     }
     assert by_name(flags, "0.5.23") == {"pages-end-at-the-context": (), PAGES: (), **latent}
 
@@ -127,7 +128,7 @@ def test_the_command_lists_and_hands_its_seeds_on(
     assert main(["concerns", "--like", flags, "--release", "0.5.23"]) == ExitCode.PASS
     text = capsys.readouterr().out
     assert f"  patch for 0.5.23: python -m repro repairs {PAGES} --diff" in text
-    assert "known bugs that concern these flags: 2; that may, by what the flags do not say: 2" in text
+    assert "known bugs that concern these flags: 2; that may, by what the flags do not say: 3" in text
     assert main(["concerns", "--like", flags, "--release", "0.5.23", "--run"]) == ExitCode.FAIL
     assert [path.name for path in runs[0].seeds] == [
         "draft-pages-end-at-the-context.json",
@@ -136,6 +137,7 @@ def test_the_command_lists_and_hands_its_seeds_on(
         f"{PAGES}.json",
         "verify-latent-drafts-by-page.json",
         "verify-sinks-twice.json",
+        "round-states-share-draft-rows.json",
     ]
     assert [str(target) for target in runs[0].target] == ["0.5.23/emulated"]
 

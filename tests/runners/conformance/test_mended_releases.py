@@ -83,9 +83,10 @@ def rare(setup: Setup) -> Setup:
     windowed = facts.windowed == "target" or (facts.windowed == "draft" and kernels.drafts_in_windows)
     # A deep tree, and a window that is shorter than its branches. FlashAttention takes no trees in windows on pages.
     tree: dict[str, Any] = {"topk": 4, "num_steps": 4, "num_draft_tokens": 9} if setup.topk > 1 else {}
+    page_size = 4 if 4 in (kernels.page_sizes or (4,)) else kernels.page_sizes[0]
     window: dict[str, Any] = {"window": 1, "swa": facts.windowed == "target"} if windowed else {}
     paged = not (window and setup.backend == "fa3")
-    return replace(setup, page_size=4 if paged else 1, **tree, **window)
+    return replace(setup, page_size=page_size if paged else 1, **tree, **window)
 
 
 def cases(runner: str, backend: str) -> tuple[Case, ...]:
