@@ -39,7 +39,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             want = {PROMPT: request.seq_len, TEXT: length}
             own_rounds = rounds.get(request_number(number, row), [])
             if not (case.setup.overlap and served[RETRACTIONS][row] > 0):
-                # The round behind a request's end is of nobody.
+                # The round behind a request's end has no owner.
                 tokens = [accepted for before, accepted in own_rounds if before - request.seq_len + 1 < length]
                 want |= {ROUNDS: len(tokens), DRAFTS: sum(tokens) - len(tokens)}
             else:

@@ -270,8 +270,8 @@ def written(setup: Setup) -> Iterator[Case]:
 
 
 def _happening(setup: Setup) -> Case:
-    """All that may happen to a scheduler while requests run: they are retracted, in an iteration that prefills nobody,
-    the oldest is aborted, others come with the same first tokens, and the cache is flushed when nobody runs."""
+    """All that may happen to a scheduler while requests run: they are retracted, in an iteration without a prefill,
+    the oldest is aborted, others come with the same first tokens, and the cache is flushed when no request runs."""
     limit, full, step = seq_len_max(setup), setup.max_bs, partial(_step, setup, further=SERVED)
     first, again = step(full, [limit, limit // 2]), step(full, [limit // 2 + 3, limit // 3])
     prefills = 2 * (-(-limit // setup.chunk) if setup.chunk else 1)  # of two requests, which a small pool has room for

@@ -122,7 +122,7 @@ _LIBRARY.impl(KERNEL, _paged, "CPU")
 
 
 def importable(scores: Callable[..., Tensor]) -> types.ModuleType:
-    """From here on `import deep_gemm` finds this module. scores: fp8_paged_mqa_logits, or what calls it."""
+    """Let `import deep_gemm` find this module. scores: fp8_paged_mqa_logits, or what calls it."""
     module = types.ModuleType(MODULE)
     module.__spec__ = importlib.machinery.ModuleSpec(MODULE, None)
     for function in (get_num_sms, get_paged_mqa_logits_metadata, scores, fp8_mqa_logits):

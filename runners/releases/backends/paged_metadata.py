@@ -113,7 +113,7 @@ def _read(call: Call) -> Iterator[tuple[int, list[int], list[int]]]:
     starts = call.query_starts.tolist()
     for sequence, length in enumerate(call.lengths.tolist()):
         first = sequence * call.page_table.stride(0)
-        # A length that nobody wrote may be any number: a page behind the memory says that it goes too far.
+        # A length that was never written may be any number: one page behind the memory marks it as too long.
         count = min(-(-max(0, length) // size), max(0, memory.numel() - first) + 1)
         pages = memory[first : first + count]
         pages = torch.cat((pages, pages.new_full((count - pages.numel(),), FOREIGN)))

@@ -26,7 +26,7 @@ def test_a_seed_number_draws_the_cases_that_it_drew_before(pair: tuple[str, str]
     assert text == DRAWN[pair], "say in CHANGELOG.md that drawn cases are others, and put this number here"
 
 
-def test_some_retractions_come_in_iterations_that_prefill_nobody() -> None:
+def test_some_retractions_come_in_iterations_without_a_prefill() -> None:
     cases = itertools.islice(rounds(11, "round", "triton", 8), 60)
     retracting = [step for case in cases for step in case.steps if step.happens == "retract"]
     assert {bool(step.requests) for step in retracting} == {True, False}
