@@ -279,13 +279,19 @@ REACH_OTHERS = {
     "verify": {"seq_lens"},
 }
 # Inputs that reach no output: positions are made anew from seq_lens; of the others one generation reads these two,
-# the other that one.
-UNUSED = {"frozen_kv_mtp": ({"positions", "topk_index", "topk_p"}, {"positions", "bonus_tokens"})}
+# the other that one. A chain has one candidate a step, so its probability orders nothing.
+UNUSED = {
+    ("frozen_kv_mtp", "triton"): ({"positions", "topk_index", "topk_p"}, {"positions", "bonus_tokens"}),
+    **dict.fromkeys([("draft", "trtllm_mha"), ("verify", "trtllm_mha")], ({"topk_p"},)),
+}
 # Inputs that cannot be changed alone: what is planned of them must agree with the rest.
 NOT_ALONE = {("draft_extend", "flashinfer"): {"seq_lens"}}
 DATAS = (10, 20)
 # Of drafts only trees are compared, and few change where an input moves a score by little.
-MORE_DATAS = dict.fromkeys([("draft", "fa3"), ("draft", "triton")], (10, 20, 30, 40, 50, 60))
+MORE_DATAS = {
+    **dict.fromkeys([("draft", "fa3"), ("draft", "triton")], (10, 20, 30, 40, 50, 60)),
+    ("draft", "trtllm_mha"): tuple(range(10, 130, 10)),
+}
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +335,7 @@ def test_every_input_reaches_the_result(pair: tuple[str, str], altered: Pool) ->
         if name:
             moved = name == "out_cache_loc" and bool(set(now["kv_slots"].tolist()) & elsewhere)
             reached[name] += moved or changed(now, before, (0, 2))
-    assert {name for name, count in reached.items() if not count} in UNUSED.get(runner, (set(),))
+    assert {name for name, count in reached.items() if not count} in UNUSED.get(pair, (set(),))
 
 
 def changed(now: dict[str, np.ndarray], before: dict[str, np.ndarray], rows: tuple[int, ...]) -> bool:
