@@ -11,7 +11,7 @@ import numpy as np
 from oracles.text import FINISHED, TIE
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
-from repro.cases.rows.serving import NOISE, STATE, asks_logprobs, asks_states
+from repro.cases.rows.serving import NOISE, STATE, asks_logprobs, asks_states, prompt_start
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -19,6 +19,7 @@ from repro.traces.trace import Array, Trace
 ORACLE = "logits"
 OFF, RETURNED = "logits of an accepted token", "log-probabilities that were returned"
 COUNT = "number of log-probabilities that were returned"
+PROMPT, PROMPT_COUNT = "log-probabilities of a prompt", "number of log-probabilities of a prompt"
 KEPT = "states of recurrent layers behind a round"
 STATES, STATES_COUNT = "hidden states that were returned", "number of hidden states that were returned"
 # A log-probability moves by as much as its own logit and the sum over all.
@@ -44,10 +45,16 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if asks_logprobs(case.setup, row) and served["ended"][row] == FINISHED:
                 compared += length
                 wrongs += _wrong_returned(number, row, length, served)
+            start = prompt_start(case.setup, row, case.steps[number].requests[row].seq_len)
+            if start >= 0 and served["ended"][row] == FINISHED:
+                likely = served["prompt_likely"][row, start:]
+                likely = likely[~np.isnan(likely)]
+                compared += len(likely)
+                wrongs += _wrong_prompt(number, row, likely, served)
             if asks_states(case.setup, row) and served["ended"][row] == FINISHED:
                 compared += length
                 wrongs += _wrong_states(number, row, length, served)
-    order = (KEPT, OFF, COUNT, RETURNED, STATES_COUNT, STATES)
+    order = (KEPT, OFF, COUNT, RETURNED, PROMPT_COUNT, PROMPT, STATES_COUNT, STATES)
     return conclude(ORACLE, wrongs, compared, nothing="no logits seen", order=order)
 
 
@@ -60,6 +67,17 @@ def _wrong_returned(number: int, row: int, length: int, served: Mapping[str, Arr
     else:
         allowed = _BOTH * TIE * float(served["noise"][row])
         yield from _wrong(number, row, RETURNED, np.abs(returned[:length] - likely), allowed)
+
+
+def _wrong_prompt(number: int, row: int, likely: Any, served: Mapping[str, Array]) -> Iterator[Wrong]:
+    """likely: those of all tokens behind the first that was asked for, of which NaN is returned."""
+    returned = served["prompt"][row, 1:]
+    count = int(np.isfinite(returned).sum())
+    if count != len(likely):
+        yield _miscounted(number, row, (count, len(likely)), PROMPT_COUNT, "log-probabilities of a prompt")
+    else:
+        allowed = _BOTH * TIE * float(served["prompt_noise"][row])
+        yield from _wrong(number, row, PROMPT, np.abs(returned[: len(likely)] - likely), allowed, of="prompt")
 
 
 def _wrong_states(number: int, row: int, length: int, served: Mapping[str, Array]) -> Iterator[Wrong]:
@@ -81,13 +99,14 @@ def _miscounted(number: int, row: int, counts: tuple[int, int], where: str, word
     )
 
 
-def _wrong(number: int, row: int, where: str, distances: Any, allowed: float) -> Iterator[Wrong]:
+def _wrong(number: int, row: int, where: str, distances: Any, allowed: float, of: str = "text") -> Iterator[Wrong]:
+    """of: the tokens that the distances are of; of a prompt all behind the first that was asked for."""
     wrong = np.flatnonzero(distances > allowed)
     if wrong.size:
         at, got = int(wrong[0]), float(distances[wrong[0]])
         cell = Cell(step=number, buffer="logits", row=row, column=at, got=f"{got:.3g}", want=f"{allowed:.3g}")
         detail = (
-            f"The {where}, token {at} of the text of request {row} of step {number}, lie {got:.3g} off those in "
+            f"The {where}, token {at} of the {of} of request {row} of step {number}, lie {got:.3g} off those in "
             f"float64; rounding explains {allowed:.3g}."
         )
         yield Wrong(where=where, detail=detail, cell=cell)

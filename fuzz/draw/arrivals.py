@@ -26,6 +26,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
     """The setup with a pool, an agreement of draft and target, and one of the event loops."""
     page, least = setup.page_size, pool_least(setup)
     captured = not family_facts(setup).eager_prefills
+    logprobs = draw(st.booleans())
     between = least + page * draw(st.integers(0, pool_of(setup) // page))
     return replace(
         setup,
@@ -34,7 +35,8 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         overlap=draw(st.booleans()),
         plan_stream=draw(st.booleans()) and BACKEND_FACTS[setup.backend].plans_ahead,
         radix=draw(st.booleans()),
-        logprobs=draw(st.booleans()),
+        logprobs=logprobs,
+        logprob_start_len=draw(st.sampled_from((-1, *OPTION["logprob_start_len"].drawn))) if logprobs else -1,
         prefill_max_bs=draw(st.sampled_from((0, 0, *OPTION["prefill_max_bs"].drawn))) * captured,
         returns_hidden=draw(st.booleans()),
         sampled=draw(st.booleans()),

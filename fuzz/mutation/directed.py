@@ -115,7 +115,7 @@ def _of_families(first: Setup) -> Iterator[Setup]:
 def _serving(first: Setup) -> Iterator[Setup]:
     """Both event loops with what a scheduler may do beside rounds: prompts from the tree cache and in chunks, a pool so
     small that requests are retracted, drafts that are refused, what requests ask for besides their text."""
-    asking = replace(first, disagreement=30, radix=True, logprobs=True, sampled=True)
+    asking = replace(first, disagreement=30, radix=True, logprobs=True, logprob_start_len=0, sampled=True)
     yield replace(asking, overlap=True, plan_stream=BACKEND_FACTS[first.backend].plans_ahead)
     short = _drafting(replace(asking, page_size=4, chunk=8, capture_bs=(1, 3), slots=4), 1, 3, 4)
     short = replace(short, pool=pool_least(short) + 8 * short.page_size)

@@ -57,6 +57,7 @@ class Setup:
     draft_head_dim: int = 0
     prefill_max_bs: int = 0
     sampled: bool = False
+    logprob_start_len: int = -1
 
     @property
     def max_bs(self) -> int:

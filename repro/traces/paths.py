@@ -320,8 +320,8 @@ class Recorded(StrEnum):
         meaning="Tokens and requests when attention runs; planned_*: those of the metadata in use, -1 if it does not "
         "have them.")
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
-        arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely, states float64 [raw_bs, n]; noise, "
-        "states_noise float64, ended, COUNT int64, aborted bool [raw_bs]; [noise_]state_LAYER as off, noise",
+        arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely, prompt[_likely], states float64 "
+        "[raw_bs, n]; [prompt_, states_]noise float64, ended, COUNT int64, aborted bool [raw_bs]; [noise_]state_LAYER",
         meaning="Each request's text; the target's in float64, how far tokens lie behind, logits and states lie off, "
         "log-probabilities returned and right, rounding's reach; ended: 2 if aborted; COUNT: as reported.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,

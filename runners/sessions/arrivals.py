@@ -11,7 +11,7 @@ import numpy as np
 from repro.cases.case import Case, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers
-from repro.cases.rows.serving import asks_logprobs, asks_states, samples
+from repro.cases.rows.serving import asks_logprobs, asks_states, prompt_start, samples
 from repro.traces.paths import Recorded
 from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
@@ -107,6 +107,7 @@ class Clock:
                 self.prompts[number][row].tolist(),
                 1 + request.further,
                 logprobs=asks_logprobs(self.case.setup, row),
+                logprob_start_len=prompt_start(self.case.setup, row, request.seq_len),
                 states=asks_states(self.case.setup, row),
                 sampled=samples(self.case.setup, row),
             )

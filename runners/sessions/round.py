@@ -214,6 +214,7 @@ class Served:
         }
         lengths = {name_of(*place): len(prompts[place[0]][place[1]]) for place in judged}
         returned, states = serving.logprobs(self.wire.sent), serving.hidden_states(self.wire.sent)
+        prompted = serving.prompt_logprobs(self.wire.sent)
         moved = {name_of(*place): each.states_off(states.get(name_of(*place), ())) for place, each in judged.items()}
         distances = off(way.rounds, lengths, {name_of(*place): each.logits for place, each in judged.items()})
         reported = {name: serving.counts(self.wire.sent, name) for name in COUNTS}
@@ -226,6 +227,7 @@ class Served:
             watch.see(number, Recorded.SERVED, "aborted", np.array([name in way.clock.aborted for name in names]))
             watch.see(number, Recorded.SERVED, "off", rows([distances.get(name, ()) for name in names], np.float64))
             watch.see(number, Recorded.SERVED, "returned", rows([returned.get(name, ()) for name in names], np.float64))
+            watch.see(number, Recorded.SERVED, "prompt", rows([prompted.get(name, ()) for name in names], np.float64))
             for count, of_requests in reported.items():
                 watch.see(number, Recorded.SERVED, count, np.array([of_requests.get(name, -1) for name in names]))
             watch.see(number, Recorded.SERVED, "states", rows([moved.get(name, ()) for name in names], np.float64))
@@ -262,10 +264,12 @@ def _see_judged(watch: Watch, number: int, judged: Sequence[Judged | None]) -> N
     watch.see(number, Recorded.SERVED, "best", rows([each.best if each else () for each in judged]))
     watch.see(number, Recorded.SERVED, "behind", rows([each.behind if each else () for each in judged], np.float64))
     watch.see(number, Recorded.SERVED, "likely", rows([each.likely if each else () for each in judged], np.float64))
+    prompts = rows([each.prompt if each else () for each in judged], np.float64)
+    watch.see(number, Recorded.SERVED, "prompt_likely", prompts)
     for layer in sorted({layer for each in judged if each for layer in each.kept_noise}):
         reach = [each.kept_noise[layer] if each else 0.0 for each in judged]
         watch.see(number, Recorded.SERVED, f"{NOISE}{STATE}{layer}", np.array(reach))
-    for name in ("noise", "states_noise"):
+    for name in ("noise", "prompt_noise", "states_noise"):
         watch.see(number, Recorded.SERVED, name, np.array([getattr(each, name) if each else 0.0 for each in judged]))
 
 

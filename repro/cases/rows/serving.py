@@ -90,6 +90,11 @@ def asks_logprobs(setup: Setup, row: int) -> bool:
     return setup.logprobs and row % 2 == 0 and not samples(setup, row)
 
 
+def prompt_start(setup: Setup, row: int, length: int) -> int:
+    """The first token of a prompt of this length from which its request asks for log-probabilities; -1: none."""
+    return min(setup.logprob_start_len, length - 1) if asks_logprobs(setup, row) else -1
+
+
 def asks_states(setup: Setup, row: int) -> bool:
     """True of a request, by its place in its step, that asks for hidden states."""
     return setup.returns_hidden and row % 2 == 0
@@ -182,6 +187,22 @@ ROWS: tuple[Option, ...] = (
         drawn=(True,),
         later=True,
         words="log-probabilities returned",
+    ),
+    Option(
+        field="logprob_start_len",
+        name="logprob_start_len",
+        part=HARNESS,
+        meaning="the first token of a prompt, its last at most, from which such a request asks for log-probabilities "
+        "of its prompt, too; -1: of its text alone",
+        bounds=(-1, 1 << 24),
+        if_set=(
+            _SERVES,
+            Need(lambda s, r, b: s.logprobs, "logprob_start_len without return_logprob asks for nothing"),
+        ),
+        drawn=(0, 3),
+        later=True,
+        example={"logprobs": True, "logprob_start_len": 0},
+        words="log-probabilities of prompts from token {0} on",
     ),
     Option(
         field="prefill_max_bs",

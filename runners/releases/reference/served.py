@@ -25,16 +25,19 @@ SAMPLES = 4
 class Judged:
     """logits, states: of the target, float64, [n, vocabulary] and [n, hidden]. best: the token with the largest logit
     at each place of a text, [n]. behind: how far that of the text's own token lies below it, [n]. likely: its
-    log-probability, [n]. noise, states_noise: how far rounding to the model's type moves a logit, or an entry of a
-    hidden state, of this text. kept, kept_noise: the same of the states of recurrent layers, by layer, [n]: in one
-    number, as the text's token finds them."""
+    log-probability, [n]. prompt: the log-probability of each token of the prompt behind its first, [m]. noise,
+    prompt_noise, states_noise: how far rounding to the model's type moves a logit of this text or of its prompt, or an
+    entry of a hidden state of the text. kept, kept_noise: the same of the states of recurrent layers, by layer, [n]: in
+    one number, as the text's token finds them."""
 
     logits: torch.Tensor
     states: torch.Tensor
     best: Ints
     behind: npt.NDArray[np.float64]
     likely: npt.NDArray[np.float64]
+    prompt: npt.NDArray[np.float64]
     noise: float
+    prompt_noise: float
     states_noise: float
     kept: Mapping[str, torch.Tensor] = field(default_factory=dict)
     kept_noise: Mapping[str, float] = field(default_factory=dict)
@@ -69,6 +72,7 @@ class Teacher:
         tokens = Tokens(ids=ids, positions=torch.arange(len(ids)))
         logits, states = self._run(by, tokens, causal(by))
         first = len(prompt) - 1
+        of_prompt = logits[:, :first]
         logits, states = (each[:, first:] for each in (logits, states))
         kept = {name: each[:, first:] for name, each in tokens.kept.items()}
         exact, chosen = logits[0], torch.tensor(list(text))
@@ -78,7 +82,9 @@ class Teacher:
             best=exact.argmax(dim=-1).numpy(),
             behind=(exact.amax(dim=-1) - exact.gather(-1, chosen[:, None])[:, 0]).numpy(),
             likely=exact.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0].numpy(),
+            prompt=of_prompt[0].log_softmax(dim=-1).gather(-1, ids[1 : len(prompt), None])[:, 0].numpy(),
             noise=float((logits[1:] - exact).abs().amax()),
+            prompt_noise=float((of_prompt[1:] - of_prompt[0]).abs().amax()) if first else 0.0,
             states_noise=float((states[1:] - states[0]).abs().amax()),
             kept={name: each[0] for name, each in kept.items()},
             kept_noise={name: float((each[1:] - each[0]).abs().amax()) for name, each in kept.items()},

@@ -271,7 +271,9 @@ def test_hidden_states_of_another_width_or_place_are_off() -> None:
         best=nothing.astype(np.int64),
         behind=nothing,
         likely=nothing,
+        prompt=nothing,
         noise=0.0,
+        prompt_noise=0.0,
         states_noise=0.0,
     )
     assert judged.states_off([[0.0, 0.5, 0.0], [0.0], [0.0] * 3]) == [0.5, math.inf, math.inf]

@@ -30,7 +30,7 @@ SETUPS = {
         CHAIN, window=7, swa=True, chunk=8, overlap=True, logprobs=True
     ),
     "prefill graphs, and prompts beyond the largest of them": replace(
-        CHAIN, prefill_max_bs=16, radix=True, disagreement=30
+        CHAIN, prefill_max_bs=16, radix=True, disagreement=30, logprobs=True, logprob_start_len=0
     ),
     "requests that sample, and hidden states": replace(
         TREE, sampled=True, returns_hidden=True, logprobs=True, overlap=True, disagreement=30
@@ -77,6 +77,26 @@ def returned(values: list[float]) -> tuple[Case, Trace]:
 )
 def test_log_probabilities_are_those_of_the_text(values: list[float], where: str) -> None:
     assert only(logits.judge, *returned(values)).where == where
+
+
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ([np.nan, -2.00001, -3.0], ""),
+        ([np.nan, -2.1, -3.0], logits.PROMPT),
+        ([np.nan, -2.0], logits.PROMPT_COUNT),
+        ([], logits.PROMPT_COUNT),
+        ([np.nan, -2.0, -3.0, -4.0], logits.PROMPT_COUNT),
+    ],
+)
+def test_log_probabilities_are_those_of_the_prompt(values: list[float], where: str) -> None:
+    """A prompt of four tokens, asked for from token 1 on, of which sglang returns none."""
+    request = Request(slot=1, seq_len=4, data=1, further=2)
+    asking = replace(CHAIN, logprobs=True, logprob_start_len=1)
+    prompts = {"prompt": [values], "prompt_likely": [[-1.0, -2.0, -3.0]], "prompt_noise": [1e-6]}
+    texts = {"returned": [[-1.0, -2.0, -3.0]], "likely": [[-1.0, -2.0, -3.0]]}
+    trace = served(**{f"served.{name}": array for name, array in (prompts | texts).items()})
+    assert only(logits.judge, Case(setup=asking, steps=(Step(requests=(request,)),)), trace).where == where
 
 
 @pytest.mark.parametrize(

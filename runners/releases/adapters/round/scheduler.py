@@ -8,6 +8,7 @@ import inspect
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import nan
 from typing import Any
 
 import torch
@@ -65,11 +66,13 @@ def request(
     *,
     alone: bool = False,
     logprobs: bool = False,
+    logprob_start_len: int = -1,
     states: bool = False,
     sampled: bool = False,
 ) -> Any:
     """A request for so many tokens, whatever they are. alone: it shares no prefix with another one. logprobs, states:
-    it asks for their log-probabilities, or for hidden states. sampled: it is not greedy, but as cold."""
+    it asks for their log-probabilities, or for hidden states. logprob_start_len: and for those of its prompt from this
+    token on; -1: for none. sampled: it is not greedy, but as cold."""
     kind: Any = io_struct.TokenizedGenerateReqInput
     sampling = SamplingParams(max_new_tokens=count, temperature=COLD if sampled else 0.0, ignore_eos=True)
     sampling.normalize(None)
@@ -80,7 +83,7 @@ def request(
         "sampling_params": sampling,
         "return_logprob": logprobs,
         "return_hidden_states": states,
-        "logprob_start_len": -1,
+        "logprob_start_len": logprob_start_len,
         "top_logprobs_num": 0,
         "token_ids_logprob": None,
         "stream": True,
@@ -142,6 +145,18 @@ def logprobs(sent: Sequence[Any]) -> dict[str, list[float]]:
         for rid, values in zip(getattr(message, "rids", ()), each, strict=False):
             joined.setdefault(rid, []).extend(values or ())
     return joined
+
+
+def prompt_logprobs(sent: Sequence[Any]) -> dict[str, list[float]]:
+    """The log-probabilities of each request's prompt, by its name, from the first token that it asked for on: of that
+    one NaN, as sglang gives none. They come once, with the first token of the text."""
+    came: dict[str, list[float]] = {}
+    for message in sent:
+        each = getattr(message, "input_token_logprobs_val", None) or ()
+        for rid, values in zip(getattr(message, "rids", ()), each, strict=False):
+            if values:
+                came[rid] = [nan if value is None else value for value in values]
+    return came
 
 
 def hidden_states(sent: Sequence[Any]) -> dict[str, list[list[float]]]:
