@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from oracles.drawn_rows import Drawn, layer_of
 from oracles.tolerance import NOISE_FACTOR, multiplied, of_rounds
 from oracles.trace_index import Record, Wrong, conclude_each, text
 from repro.cases.case import Case, Setup
@@ -28,9 +29,11 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     # Attention of a prefill and of a verify add the same products in other groups, each rounded by itself.
     setup = replace(case.setup, dtype=multiplied(case.setup.dtype, trace.facts.get("engine", "")))
     wrongs: list[Wrong] = []
+    drawn = Drawn(setup, record)
     compared = 0
     for number in sorted({seen.step for seen in trace.seen if seen.path == Recorded.ROUND_GRAPH}):
         values = record.path(number, Recorded.ROUND_GRAPH)
+        drawn.follow(number)
         for row, request in enumerate(values["requests"].tolist()):
             places = np.flatnonzero(afresh["requests"] == request)
             if places.size and "new_seq_lens" in values:
@@ -39,7 +42,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
                 length = min(int(values["new_seq_lens"][row]), int(afresh["lengths"][place]) - 1)
                 allowed = _allowed(setup, place, afresh)
                 compared += length if allowed else 0
-                wrongs += _wrong(setup, number, row, length, values, place, afresh, allowed)
+                wrongs += _wrong(setup, number, row, length, values, place, afresh, allowed, drawn)
     return conclude_each(ORACLE, wrongs, compared, nothing="no text was prefilled afresh")
 
 
@@ -67,6 +70,7 @@ def _wrong(
     place: int,
     afresh: Mapping[str, Array],
     allowed: Mapping[str, float],
+    drawn: Drawn,
 ) -> Iterator[Wrong]:
     """One for each cache in which a row of this request differs by more than is allowed there."""
     for name in (name for name in afresh if name in allowed):
@@ -74,17 +78,19 @@ def _wrong(
         ends = max(int(afresh["lengths"][place]), int(values["new_seq_lens"][row]))
         first = max(0, ends - setup.window) if name.startswith(SLIDING) else 0
         got, want = values[name][row, first:length], afresh[name][place, first:length]
-        apart = np.flatnonzero(~np.isclose(got, want, rtol=0.0, atol=allowed[name]))
+        request, cached = int(afresh["requests"][place]), int(afresh["cached"][place])
+        unsaid = drawn.unsaid(request, layer_of(setup, name), cached, length)[first:]
+        apart = np.flatnonzero(~np.isclose(got, want, rtol=0.0, atol=allowed[name]) & ~unsaid)
         if not apart.size:
             continue
         at = first + int(apart[0])
-        cached = f" {CACHED}" if at < afresh["cached"][place] else ""
+        of_prefix = f" {CACHED}" if at < cached else ""
         cell = Cell(
             step=number, buffer=name, row=row, column=at, got=text(got[at - first]), want=text(want[at - first])
         )
         whose = name.partition("_")[0]
         detail = (
-            f"In round {number} the row of token {at} of request {row} in {name}{cached} is {cell.got}, in one number; "
-            f"a prefill of the same tokens leaves {cell.want}."
+            f"In round {number} the row of token {at} of request {row} in {name}{of_prefix} is {cell.got}, in one "
+            f"number; a prefill of the same tokens leaves {cell.want}."
         )
-        yield Wrong(where=f"rows of the {whose}{cached}", detail=detail, cell=cell)
+        yield Wrong(where=f"rows of the {whose}{of_prefix}", detail=detail, cell=cell)

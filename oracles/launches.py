@@ -4,7 +4,7 @@ launches of one runner are the steps of one case."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -55,7 +55,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """Failures carry the name of the oracle that found them and the runner that was launched. Oracles that passed for
     every runner are listed as well."""
     runners = _by_runner(case.setup, Record(trace))
-    verdicts = [v for runner, launches in runners.items() for v in _judged(case, trace, runner, launches)]
+    verdicts = _different(v for runner, launches in runners.items() for v in _judged(case, trace, runner, launches))
     if not verdicts:
         where = UNJUDGED if runners else NOTHING
         detail = f"Nothing was compared: {where}."
@@ -64,6 +64,14 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     passed = {verdict.oracle for verdict in verdicts} - {verdict.oracle for verdict in wrongs}
     alone = (Verdict(oracle=ORACLE, status=Status.PASS),) if not wrongs else ()
     return (*wrongs, *alone, *(Verdict(oracle=name, status=Status.PASS) for name in sorted(passed)))
+
+
+def _different(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The first of each kind: layers that have graphs of their own go wrong together, by one cause."""
+    kinds: dict[tuple[object, ...], Verdict] = {}
+    for each in verdicts:
+        kinds.setdefault((each.oracle, each.status, each.where, each.runner), each)
+    return list(kinds.values())
 
 
 def _judged(case: Case, trace: Trace, runner: str, launches: _Launches) -> Iterator[Verdict]:

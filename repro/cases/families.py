@@ -13,6 +13,7 @@ from repro.cases.setup import Setup
 
 DEEPSEEK, GLM, GDN, GPT_OSS = "deepseek_v3", "glm4_moe", "qwen3_next", "gpt_oss"
 MAMBA2, KDA, DSA = "nemotron_h", "kimi_linear", "deepseek_v32"
+MIMO = "mimo_v2_flash"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,8 @@ class FamilyFacts:
     a window and such a pool. hidden_sizes, dtypes: those that are drawn; where empty, all that other models draw.
     own_drafts: whether a layer of its own drafts for it, and not a Llama, whose sizes may be others. page_size: the one
     that its backend has, in tokens; 0: any. prefills_halves: whether it prefills in half precision alone.
-    eager_prefills: whether its prefills are driven without graphs alone."""
+    eager_prefills: whether its prefills are driven without graphs alone. layered: whether a layer makes each of its
+    drafts (enable_multi_layer_eagle)."""
 
     what: str
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -41,6 +43,7 @@ class FamilyFacts:
     page_size: int = 0
     prefills_halves: bool = False
     eager_prefills: bool = False
+    layered: bool = False
 
     def dtypes_of(self, runner: str) -> tuple[str, ...]:
         """Its types in draws of this runner's setups; where empty, those of other models."""
@@ -122,6 +125,15 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         page_size=64,
         # In a graph of a prefill the indexer is one operator, with compiled kernels within.
         eager_prefills=True,
+    ),
+    MIMO: FamilyFacts(
+        what="MiMo-V2-Flash's MTP layers, each of which makes one draft and has a KV cache of its own, with a Llama as "
+        "the target",
+        backends={"round": ("triton", "fa3")},
+        chains=frozenset({"triton", "fa3"}),
+        algorithms=("EAGLE",),
+        own_drafts=True,
+        layered=True,
     ),
     GPT_OSS: FamilyFacts(
         what="gpt-oss: attention with sinks, a sliding and a full layer, experts with biases; a Llama drafts for it",

@@ -9,6 +9,7 @@ from typing import Any
 
 from repro.cases import server_args
 from repro.cases.case import Setup
+from repro.cases.families import family_facts
 from repro.cases.option import SERVER, TARGET
 from repro.cases.options import OPTION, OPTIONS
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -59,6 +60,7 @@ def flags(setup: Setup) -> list[str]:
         *([_RANKS] if ranked else []),
         *(["--enable-dp-attention"] if ranked and not setup.dp_attention else []),
         *([OF_RUNNERS[setup.runner]] if setup.runner in OF_RUNNERS else []),
+        *([OF_RUNNERS["multi_layer"]] if family_facts(setup).layered else []),
     ]
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.case import Request, Setup
 from repro.cases.layout import req_to_token
-from repro.cases.rows.serving import launched, runner_of
+from repro.cases.rows.serving import launched, layer_name, runner_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -26,12 +27,15 @@ from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.backends import paged_calls
 from runners.releases.live import Family, Given, Live
+from runners.sessions import layers
 from runners.sessions.extents import extents
 from runners.sessions.observe.bucket import captured_for
 from runners.sessions.planner import Planner
 
 # The name of a prefill's graphs, which have no session of their own.
 PREFILL = "prefill"
+# The runner of the layers of a draft.
+_LAYERED = "multi_layer"
 # What loads a batch into a runner's buffers ahead of its replay, and what replays; newest first.
 _LOADS, _REPLAYS = ("load_batch", "replay_prepare"), ("execute", "replay")
 # Functions that had an access made, the innermost: behind them is the scheduler's loop.
@@ -56,8 +60,12 @@ class Stage:
 
 
 def stages(scheduler: Any, setup: Setup) -> list[Stage]:
-    """One for each graph runner that there is."""
-    return [_stage(scheduler, setup, name, runner) for name, runner in serving.graphs(scheduler)]
+    """One for each graph runner that there is, and for each layer that has graphs of its own."""
+    return [
+        _stage(scheduler, setup, layer_name(name, layer) if layer else name, each)
+        for name, runner in serving.graphs(scheduler)
+        for layer, each in enumerate(layers.launched_alone(runner) if layers.are_launched(runner) else [runner])
+    ]
 
 
 def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
@@ -120,8 +128,12 @@ class Launches:
                     stack.enter_context(self.order.watched())
                 stack.enter_context(self.planner.listened(self._planned))
                 for stage in self.stages:
-                    stack.enter_context(_wrapped(stage.runner, _LOADS, self._loading(stage)))
-                    stack.enter_context(_wrapped(stage.runner, _REPLAYS, self._replaying(stage)))
+                    if stage.kind != _LAYERED:
+                        stack.enter_context(_wrapped(stage.runner, _LOADS, self._loading(stage)))
+                        stack.enter_context(_wrapped(stage.runner, _REPLAYS, self._replaying(stage)))
+                for runner in dict(serving.graphs(self.scheduler)).values():
+                    if layers.are_launched(runner):
+                        stack.enter_context(self._layers(runner).listened())
                 for runner in serving.prefills(self.scheduler):
                     stack.enter_context(_wrapped(runner, _REPLAYS, self._prefilling(runner)))
                 yield
@@ -182,12 +194,7 @@ class Launches:
         def wrapped(replays: Callable[..., Any]) -> Callable[..., Any]:
             def replay(batch: Any, *args: Any, **kwargs: Any) -> Any:
                 self._begin(stage, batch)
-                returned = replays(batch, *args, **kwargs)
-                self._open = None
-                if self.order is not None:
-                    self.order.handed(returned)
-                if self.lifetimes is not None:
-                    returned = self.lifetimes.handed(returned)
+                returned = self._handed(replays(batch, *args, **kwargs))
                 if stage.kind == "draft":
                     self._drafted = {name: each.clone() for name, each in zip(_DRAFTS, returned, strict=False)}
                 return returned
@@ -195,6 +202,21 @@ class Launches:
             return replay
 
         return wrapped
+
+    def _handed(self, returned: Any) -> Any:
+        """Hand on the results of a replay, whose readers are watched from here on."""
+        self._open = None
+        if self.order is not None:
+            self.order.handed(returned)
+        return returned if self.lifetimes is None else self.lifetimes.handed(returned)
+
+    def _layers(self, runner: Any) -> layers.Layers:
+        its = [stage for stage in self.stages if stage.kind == _LAYERED]
+
+        def begun(layer: int, batch: Any, moved: Mapping[str, torch.Tensor]) -> None:
+            self._begin(its[layer], batch, moved)
+
+        return layers.Layers(runner=runner, begun=begun, ended=self._handed)
 
     def _prefilling(self, runner: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Its launches are counted, by the tokens of their graph; what they give is judged by the texts alone."""
@@ -210,8 +232,9 @@ class Launches:
 
         return wrapped
 
-    def _begin(self, stage: Stage, batch: Any) -> None:
-        """A batch is handed to a runner: once before it is loaded, or before it is replayed."""
+    def _begin(self, stage: Stage, batch: Any, moved: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
+        """A batch is handed to a runner: once before it is loaded, or before it is replayed. moved: what is not as it
+        says."""
         if self._open is stage or not batch.batch_size:
             return
         assert self.watch is not None
@@ -219,7 +242,7 @@ class Launches:
         self.made.append(StagingBuffer(self.watch, len(self.made)))
         count = int(batch.batch_size)
         fields = {name: value for name, value in stage.family.caller(batch).items() if value is not None}
-        fields |= _counts(batch)
+        fields |= {**_counts(batch), **moved}
         for name, value in fields.items():
             self._see(Recorded.BEFORE, name, value)
             if name in stage.named:

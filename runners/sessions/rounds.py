@@ -129,6 +129,8 @@ class Rounds:
     def _keep(self, requests: Sequence[Any], result: Any, stage: int) -> None:
         """Copies of what is handed on, as graphs hand on their own memory."""
         values = {name: getattr(result.next_draft_input, name, None) for name in HANDED}
+        if serving.is_layered(self.scheduler):  # layers of a draft take hidden states from the verify before them
+            del values["hidden_states"]
         rows = {name: value.clone() for name, value in values.items() if value is not None}
         for row, request in enumerate(requests):
             behind = RETRACTED if stage == PREFILL and request.retraction_count else stage

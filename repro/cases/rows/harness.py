@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from repro.cases.families import family_facts
 from repro.cases.option import HARNESS, Need, Option
 from repro.cases.rows.bounds import CONTEXT_MAX, RUNNERS
 from repro.cases.setup import overhang_max
+
+# The runner of a draft's layers.
+_LAYERED = "multi_layer"
 
 ROWS: tuple[Option, ...] = (
     Option(
@@ -50,8 +54,11 @@ ROWS: tuple[Option, ...] = (
         part=HARNESS,
         meaning="one graph has all layers of a draft, which is a server's default if the backend allows it",
         if_set=(
-            Need(lambda s, r, b: r.layered, "the {s.runner} runner's draft model has one layer"),
-            Need(lambda s, r, b: s.runner in b.plans_in_graphs, "{s.backend} builds metadata outside of graphs"),
+            Need(
+                lambda s, r, b: r.layered or family_facts(s).layered,
+                "the {s.runner} runner's draft model has one layer",
+            ),
+            Need(lambda s, r, b: _LAYERED in b.plans_in_graphs, "{s.backend} builds metadata outside of graphs"),
         ),
         drawn=(True,),
         later=True,

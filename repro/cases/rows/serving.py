@@ -22,8 +22,9 @@ STATE = "state_"
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 # More requests than arrive together.
 _TOGETHER = 1000
-# Between a runner and the number of draft steps of its graphs, in the names of an adaptive worker's.
-_AT_STEPS = "@"
+# Between a runner and the number of draft steps of its graphs, in the names of an adaptive worker's; and that of the
+# layer that has a graph of its own.
+_AT_STEPS, _OF_LAYER = "@", "#"
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
 _AHEAD = 3
 
@@ -59,14 +60,19 @@ def graph_name(runner: str, steps: int) -> str:
     return f"{runner}{_AT_STEPS}{steps}"
 
 
+def layer_name(runner: str, layer: int) -> str:
+    """The name of the graphs of one layer."""
+    return f"{runner}{_OF_LAYER}{layer}"
+
+
 def runner_of(graphs: str) -> str:
     """The runner that graphs of this name are of."""
-    return graphs.partition(_AT_STEPS)[0]
+    return graphs.partition(_AT_STEPS)[0].partition(_OF_LAYER)[0]
 
 
 def launched(setup: Setup, graphs: str) -> Setup:
     """The setup of rounds as one of the runner whose graphs have this name. Windows of rounds are the target's."""
-    runner, _, steps = graphs.partition(_AT_STEPS)
+    runner, steps = runner_of(graphs), graphs.partition(_AT_STEPS)[2]
     facts, of_rounds = RUNNER_FACTS[runner], RUNNER_FACTS[setup.runner]
     if steps:
         setup = replace(setup, num_steps=int(steps), num_draft_tokens=int(steps) + 1, adaptive=0)
@@ -77,6 +83,7 @@ def launched(setup: Setup, graphs: str) -> Setup:
         "sampled": False,
     }
     of_rounds_alone = {"overlap": False, "pool": 0, "disagreement": 0, "prefill_max_bs": 0} | of_requests | windows
+    of_rounds_alone["one_graph"] = setup.one_graph and facts.layered
     return replace(setup, runner=runner, **of_rounds_alone)
 
 

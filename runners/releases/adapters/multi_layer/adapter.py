@@ -12,9 +12,10 @@ from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleDr
 from repro.cases.case import Setup
 from runners.releases.adapters.draft_extend.adapter import batch_for
 from runners.releases.adapters.multi_layer import one_graph
-from runners.releases.adapters.multi_layer.family import ARGUMENTS, runners
+from runners.releases.adapters.multi_layer.family import runners
 from runners.releases.live import Live, Rows
 from runners.releases.model import Folders
+from runners.releases.options.mimo import ARGUMENTS
 from runners.releases.workers.present import server_args, with_draft
 
 

@@ -9,15 +9,11 @@ from typing import Any
 
 import torch
 
-from repro.cases.case import Setup
-from runners.releases import model
 from runners.releases.adapters.draft_extend import family as one_layer
 from runners.releases.backends import paged_calls, paged_metadata
 from runners.releases.live import Family, Given, Live, mha_cache
+from runners.releases.options import mimo
 from runners.releases.reference import layered
-
-# One KV pool of the usual kind instead of one with a sliding window.
-ARGUMENTS = {"enable_multi_layer_eagle": True, "disable_hybrid_swa_memory": True}
 
 
 def runners(live: Live) -> Any:
@@ -60,31 +56,14 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
 
 
 def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, torch.Tensor]:
-    """The metadata of the first layer: at the first launch there is no other yet."""
+    """The metadata of a layer that is launched by itself; of all of them that of the first: at the first launch there
+    is no other yet."""
     used = int(batch["seq_lens"].sum()) + live.setup.max_bs
     if paged_calls.are_made(live.setup):
         return one_layer.of_pages(live, bs, used)
-    first = backend(live, 0)
+    first = backend(live, getattr(runner, "step", 0))
     indices = {name: getattr(first, attribute)[None] for name, attribute in METADATA.items()}
     return indices | {"kv_indices": indices["kv_indices"][:, :used]}
-
-
-def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """A Llama with MiMo-V2's MTP layers, which only look at the configuration's attributes; with attention over the
-    whole context instead of their sliding window."""
-    draft = model.llama(setup, "MiMoV2MTP") | {
-        "layernorm_epsilon": 1e-5,
-        "swa_num_attention_heads": setup.num_heads,
-        "swa_num_key_value_heads": setup.num_kv_heads,
-        "swa_head_dim": setup.head_dim,
-        "swa_v_head_dim": setup.head_dim,
-        "v_head_dim": setup.head_dim,
-        "sliding_window_size": -1,
-        "sliding_window": None,
-        "attention_bias": False,
-        "num_nextn_predict_layers": setup.num_steps,
-    }
-    return model.llama(setup), draft
 
 
 def neutral(live: Live) -> Mapping[str, int]:
@@ -101,7 +80,7 @@ FAMILY = Family(
     buffers=one_layer.BUFFERS,
     caller=one_layer.caller,
     model_runner=all_layers,
-    configs=configs,
+    configs=mimo.configs,
     static=static,
     metadata=metadata,
     prefix=one_layer.FAMILY.prefix,

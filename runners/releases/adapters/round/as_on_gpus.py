@@ -47,6 +47,7 @@ _CAPTURE_IN = (
     ("sglang.srt.model_executor.model_runner", "ModelRunner"),
     ("sglang.srt.speculative.eagle_worker_v2", "EagleDraftWorker"),
     ("sglang.srt.speculative.eagle_worker_v2", "EAGLEWorkerV2"),
+    ("sglang.srt.speculative.multi_layer_eagle_worker_v2", "MultiLayerEagleDraftWorker"),
 )
 # Native code that is imported where a GPU captures, and never called over Triton.
 _IMPORTED = ("sgl_kernel.flash_mla", "flash_mla", "flash_mla.flash_mla_interface")

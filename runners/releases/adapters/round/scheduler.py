@@ -180,32 +180,41 @@ def counts(sent: Sequence[Any], name: str) -> dict[str, int]:
     return most
 
 
-def models(scheduler: Any) -> tuple[Any, Any]:
-    """The networks of target and draft."""
+def drafters(scheduler: Any) -> list[Any]:
+    """The model runners of the draft: one for each of its layers where they are models of their own."""
     draft = scheduler.draft_worker.draft_worker
-    return scheduler.tp_worker.model_runner.model, draft.draft_runner.model
+    return list(getattr(draft, "draft_runner_list", None) or [draft.draft_runner])
+
+
+def is_layered(scheduler: Any) -> bool:
+    """True if a layer of its own drafts each of the drafts."""
+    return hasattr(scheduler.draft_worker.draft_worker, "draft_runner_list")
+
+
+def models(scheduler: Any) -> list[Any]:
+    """The networks of target and draft."""
+    return [runner.model for runner in (scheduler.tp_worker.model_runner, *drafters(scheduler))]
 
 
 def caches(scheduler: Any) -> dict[str, torch.Tensor]:
     """The tensors of both models' KV caches in their own type, which those of eight bits do not have by themselves, by
     whose they are; of layers with KV slots of their own, by SLIDING."""
-    draft = scheduler.draft_worker.draft_worker
     pool = scheduler.tp_worker.model_runner.token_to_kv_pool
-    pools = {"target": pool, "draft": draft.draft_runner.token_to_kv_pool}
-    pools = {whose: getattr(each, "full_kv_pool", each) for whose, each in pools.items()}
+    pools = {"target": [pool], "draft": [runner.token_to_kv_pool for runner in drafters(scheduler)]}
+    pools = {whose: [getattr(each, "full_kv_pool", each) for each in its] for whose, its in pools.items()}
     if is_hybrid(pool):
-        pools[SLIDING] = pool.swa_kv_pool
+        pools[SLIDING] = [pool.swa_kv_pool]
     named: dict[str, torch.Tensor] = {}
-    for whose, each in pools.items():
+    for whose, its in pools.items():
         for kind in ("k", "v", "kv"):  # latent attention has one row for both
-            buffers = getattr(each, f"{kind}_buffer", ())
-            named |= {f"{whose}_{kind}{layer}": tensor.view(each.dtype) for layer, tensor in enumerate(buffers)}
+            buffers = [tensor.view(each.dtype) for each in its for tensor in getattr(each, f"{kind}_buffer", ())]
+            named |= {f"{whose}_{kind}{layer}": tensor for layer, tensor in enumerate(buffers)}
     return named
 
 
 def index_caches(scheduler: Any) -> list[torch.Tensor]:
     """The keys by which sparse attention chooses, of both models: bytes [pages, size], keys and scales of a page."""
-    runners = scheduler.tp_worker.model_runner, scheduler.draft_worker.draft_worker.draft_runner
+    runners = scheduler.tp_worker.model_runner, *drafters(scheduler)
     pools = (getattr(runner.token_to_kv_pool, "index_k_with_scale_buffer", None) for runner in runners)
     return [page for buffers in pools for page in buffers or ()]
 
@@ -214,10 +223,11 @@ def _graph_places(scheduler: Any) -> dict[str, tuple[Any, str]]:
     """The attributes that hold graph runners, by the path that these are on."""
     draft, target = scheduler.draft_worker.draft_worker, scheduler.tp_worker.model_runner
     verifies = next(name for name in ("decode_cuda_graph_runner", "graph_runner") if hasattr(target, name))
+    extends = "multi_layer" if is_layered(scheduler) else "draft_extend"
     return {
         "draft": (draft, "cuda_graph_runner"),
         "verify": (target, verifies),
-        "draft_extend": (draft, "cuda_graph_runner_for_draft_extend"),
+        extends: (draft, "cuda_graph_runner_for_draft_extend"),
     }
 
 
@@ -229,7 +239,7 @@ def prefills(scheduler: Any) -> list[Any]:
 
 def _prefill_places(scheduler: Any) -> list[tuple[Any, str]]:
     """The attributes that hold what runs a prefill, since 0.5.14."""
-    models = (scheduler.tp_worker.model_runner, scheduler.draft_worker.draft_worker.draft_runner)
+    models = (scheduler.tp_worker.model_runner, *drafters(scheduler))
     return [(model, _PREFILL) for model in models if hasattr(model, _PREFILL)]
 
 

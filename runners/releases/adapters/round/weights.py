@@ -33,16 +33,17 @@ Parameters = Mapping[str, torch.Tensor]
 
 @contextmanager
 def loading(setup: Setup, device: str) -> Iterator[None]:
-    """While entered, models that are loaded get these weights: the target, which comes first, and drafts of it."""
-    loads, targets = ModelRunner.load_model, list[Any]()
+    """While entered, models that are loaded get these weights: the target, which comes first, and drafts of it, layer
+    by layer where they are models of their own."""
+    loads, loaded = ModelRunner.load_model, list[Any]()
 
     def load(self: Any, *args: Any, **kwargs: Any) -> None:
         loads(self, *args, **kwargs)
-        if targets:
-            fill_draft(targets[0], self.model, setup)
+        if loaded:
+            fill_draft(loaded[0], self.model, setup, len(loaded) - 1)
         else:
-            targets.append(self.model)
             fill_target(self.model, setup)
+        loaded.append(self.model)
         complete(setup, device, self.model)
 
     ModelRunner.load_model = load
@@ -66,9 +67,10 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
         parameter.data.copy_(values)
 
 
-def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup) -> None:
+def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 0) -> None:
     """The draft is the target's first layer. It is given the token and, times the disagreement, a random image of the
-    hidden states: at 0 it mostly drafts what the target says, and a wrong hidden state never changes the text."""
+    hidden states: at 0 it mostly drafts what the target says, and a wrong hidden state never changes the text. number:
+    of several such layers, each of which has an image of its own."""
     sources = dict(target.named_parameters())
     disagreement = setup.disagreement / 100
     if setup.algorithm == "EAGLE3":
@@ -82,7 +84,7 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup) -> None:
         if name in zero_centred:
             parameter.data.zero_()
             continue
-        its = name.replace("layers.0.", drafts)
+        its = f"{number}.{name}" if number else name.replace("layers.0.", drafts)
         values = _of_draft(its, parameter, sources, disagreement)
         if setup.algorithm == "STANDALONE" and "embed" in name:  # nothing else is joined to the token
             values = values + disagreement * _mixing(name, tuple(values.shape)).to(values)
