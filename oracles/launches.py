@@ -22,7 +22,7 @@ from oracles import (
 )
 from oracles.trace_index import Judge, Record
 from repro.cases.case import Case, Request, Setup, Step
-from repro.cases.rows.serving import launched, runner_of
+from repro.cases.rows.serving import ELSEWHERE, launched, runner_of
 from repro.traces.finding import Status, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
@@ -106,7 +106,8 @@ def _by_runner(setup: Setup, record: Record) -> Mapping[str, _Launches]:
             launches.seen.append(RecordedArray(step=at, path=path, name=name, array=array))
             if path == Recorded.INPUT:
                 batch[name] = array
-        launches.steps.append(Step(requests=tuple(_requests(launched(setup, runner), batch))))
+        elsewhere = int(batch[ELSEWHERE]) if ELSEWHERE in batch else 0
+        launches.steps.append(Step(requests=tuple(_requests(launched(setup, runner), batch)), elsewhere=elsewhere))
         launches.numbers.append(number)
         number += 1
     return runners

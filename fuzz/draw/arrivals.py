@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from fuzz.draw.moves import DATA_MAX, SHORT, Hand
+from fuzz.draw.moves import DATA_MAX, SHORT, Hand, requests_elsewhere
 from fuzz.draw.swarm import Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max
@@ -23,9 +23,10 @@ WAITS = (0, 1, 1, 2, 3, 6)
 
 @st.composite
 def served(draw: st.DrawFn, setup: Setup) -> Setup:
-    """The setup with a pool, an agreement of draft and target, and one of the event loops."""
+    """The setup with a pool, an agreement of draft and target, one of the event loops, and perhaps another rank."""
     page, least = setup.page_size, pool_least(setup)
     captured = not family_facts(setup).eager_prefills
+    ranks = family_facts(setup).gathers
     logprobs = draw(st.booleans())
     between = least + page * draw(st.integers(0, pool_of(setup) // page))
     return replace(
@@ -41,6 +42,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         returns_hidden=draw(st.booleans()),
         sampled=draw(st.booleans()),
         chunk=page * draw(st.sampled_from((0, 0, 1, max(1, CHUNK // page)))),
+        dp_attention=setup.dp_attention or (ranks and draw(st.sampled_from((False, False, True)))),
     )
 
 
@@ -49,15 +51,19 @@ def arrivals(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
     """One to GROUPS_MAX groups, as far apart as some rounds take."""
     hand = Hand(draw=draw, setup=setup, swarm=swarm, limit=seq_len_max(setup))
     steps: list[Step] = []
-    left = REQUESTS_MAX
-    for number in range(hand.number(1, GROUPS_MAX)):
+    left, ranked = REQUESTS_MAX, setup.dp_attention
+    groups = hand.number(1, GROUPS_MAX)
+    for number in range(groups):
         happens = hand.pick(("", "", "", *HAPPENINGS)) if number else ""
         # An iteration that prefills retracts nothing.
         alone = happens == "retract" and hand.pick((True, True, False))
-        count = 0 if alone else hand.number(1, min(setup.slots, left))
+        alone |= ranked and hand.pick((False, False, True))  # they come to the other rank alone
+        owed = left == REQUESTS_MAX and number + 1 == groups
+        count = 0 if alone and not owed else hand.number(1, min(setup.slots, left))
         left -= count
         requests = tuple(_request(hand, slot) for slot in range(1, count + 1))
-        steps.append(Step(requests=requests, wait=hand.pick(WAITS) if number else 0, happens=happens))
+        wait, elsewhere = hand.pick(WAITS) if number else 0, requests_elsewhere(hand) if ranked else 0
+        steps.append(Step(requests=requests, wait=wait, happens=happens, elsewhere=elsewhere))
         if not left:
             break
     return Case(setup=setup, steps=tuple(steps))

@@ -64,6 +64,12 @@ class Hand:
         return [choices[n] for n in sorted(taken)]
 
 
+def requests_elsewhere(hand: Hand) -> int:
+    """The number of the other rank's requests: none, some, as many as a graph holds, or now and then more."""
+    most = hand.setup.slots if hand.swarm.crowded and falls_back(hand.setup) else hand.setup.max_bs
+    return hand.pick((0, hand.number(1, hand.setup.max_bs), hand.setup.max_bs, hand.number(1, most)))
+
+
 def next_batch(hand: Hand, live: Requests) -> Requests:
     """One move of those that are possible now. The first batch may have any size."""
     if not live:

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fuzz.draw import arrivals
-from fuzz.draw.moves import Hand, Requests, falls_back, next_batch
+from fuzz.draw.moves import Hand, Requests, falls_back, next_batch, requests_elsewhere
 from fuzz.draw.states import is_drawn
 from fuzz.draw.swarm import BROAD, EVERYTHING, WIDE, Size, Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
@@ -295,7 +295,7 @@ def _cases(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
         layout = hand.number(0, 2) if swarm.relocating and RUNNER_FACTS[setup.runner].relocates else 0
         asks = "returns_hidden" in swarm.options and RUNNER_FACTS[setup.runner].asks_hidden
         hidden = hand.pick(HIDDEN) if asks else ""
-        mirrored, elsewhere = _mirrored(hand), _elsewhere(hand) if setup.dp_attention else 0
+        mirrored, elsewhere = _mirrored(hand), requests_elsewhere(hand) if setup.dp_attention else 0
         steps.append(Step(requests=batch, mirrored=mirrored, layout=layout, hidden=hidden, elsewhere=elsewhere))
     return Case(setup=setup, steps=tuple(steps))
 
@@ -313,9 +313,3 @@ def _mirrored(hand: Hand) -> bool:
     """True for half of the calls, where some come without lengths on the host."""
     sometimes = hand.swarm.halfway and not RUNNER_FACTS[hand.setup.runner].host_lengths
     return not sometimes or hand.number(0, 1) == 0
-
-
-def _elsewhere(hand: Hand) -> int:
-    """The number of the other rank's requests: none, some, as many as a graph holds, or now and then more."""
-    most = hand.setup.slots if hand.swarm.crowded and falls_back(hand.setup) else hand.setup.max_bs
-    return hand.pick((0, hand.number(1, hand.setup.max_bs), hand.setup.max_bs, hand.number(1, most)))

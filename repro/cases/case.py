@@ -157,7 +157,7 @@ def _step_problems(setup: Setup, step: Step) -> Iterator[str]:
     yield from _serving_problems(setup, step)
     if not 0 <= step.elsewhere <= elsewhere_max(setup):
         yield f"{step.elsewhere} requests on another rank"
-    fewest = 0 if facts.idles or step.happens else 1
+    fewest = 0 if facts.idles or step.happens or (facts.serves and setup.dp_attention) else 1
     if not fewest <= len(step.requests) <= requests_max(setup):
         yield f"{len(step.requests)} requests do not fit buckets {setup.capture_bs}"
     used = [request.slot for request in step.requests]

@@ -45,6 +45,11 @@ class FamilyFacts:
     eager_prefills: bool = False
     layered: bool = False
 
+    @property
+    def gathers(self) -> bool:
+        """True if its layers gather the tokens of all ranks under data-parallel attention, in rounds."""
+        return self.own_drafts and not self.layered
+
     def dtypes_of(self, runner: str) -> tuple[str, ...]:
         """Its types in draws of this runner's setups; where empty, those of other models."""
         prefilled = self.prefills_halves and RUNNER_FACTS[runner].serves

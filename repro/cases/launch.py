@@ -26,6 +26,7 @@ OF_RUNNERS = {
 _START = "python -m sglang.launch_server --model-path MODEL"
 _DRAFT = "--speculative-draft-model-path DRAFT_MODEL"
 _RANKS = "--tp-size 2 --dp-size 2"
+_HEADS = "--enable-dp-lm-head"  # each rank of rounds has the whole vocabulary
 # The model's configuration, as a server can be told to change it.
 OVERRIDES = "json_model_override_args"
 # Options that are printed at their default, too.
@@ -58,6 +59,7 @@ def flags(setup: Setup) -> list[str]:
         *printed,
         *([_DRAFT] if drafted else []),
         *([_RANKS] if ranked else []),
+        *([_HEADS] if setup.dp_attention and facts.serves else []),
         *(["--enable-dp-attention"] if ranked and not setup.dp_attention else []),
         *([OF_RUNNERS[setup.runner]] if setup.runner in OF_RUNNERS else []),
         *([OF_RUNNERS["multi_layer"]] if family_facts(setup).layered else []),
@@ -76,7 +78,7 @@ def setup_of(runner: str, text: str) -> Setup:
         values["adaptive"] = values["num_steps"] + 1
     if RUNNER_FACTS[runner].serves:
         values = {"overlap": True, "radix": True} | values
-    if not RUNNER_FACTS[runner].graph:
+    if not (RUNNER_FACTS[runner].graph or RUNNER_FACTS[runner].serves):
         values.pop("dp_attention", None)  # such a runner is always in a group of ranks
     return Setup(runner=runner, **values)
 

@@ -20,7 +20,11 @@ from runners.sessions.iterations import BESIDES, iterations_max
 
 # Idle iterations behind the last end: the overlap loop is one late, and an idle scheduler checks itself.
 IDLE = 3
+# Iterations before these in which another rank is still busy, so that this one runs without requests.
+BUSY_ELSEWHERE = 3
 NO_TOKEN = -1
+# Tokens of each prompt on another rank.
+PROMPT_ELSEWHERE = 5
 
 
 def name_of(number: int, row: int) -> str:
@@ -63,18 +67,29 @@ class Clock:
 
     def __call__(self) -> list[Any]:
         self.idle = self.idle + 1 if not self.left() else 0
-        if self.idle > IDLE or self.iteration >= self.limit:
+        if self.idle > IDLE + self._beside() or self.iteration >= self.limit:
             raise EndOfLoop
         serving.retract(now=False)
         arriving: list[Any] = []
+        self._go_on_elsewhere(arrives=False)
         while self.arrived < len(self.case.steps) and self.iteration >= self.due:
             arriving += self._happening(self.case.steps[self.arrived].happens)
             arriving += self._arriving(self.arrived)
             self.arrived += 1
+            self._go_on_elsewhere(arrives=True)
             if self.arrived < len(self.case.steps):
                 self.due = self.iteration + self.case.steps[self.arrived].wait
         self.iteration += 1
         return arriving
+
+    def _go_on_elsewhere(self, *, arrives: bool) -> None:
+        """Tell the other rank of its requests, which came with the last step. arrives: they come now."""
+        busy = self.arrived and self.idle <= self._beside()
+        count = self.case.steps[self.arrived - 1].elsewhere if busy else 0
+        self.wire.others.begin(count, tokens=count * PROMPT_ELSEWHERE if arrives else 0)
+
+    def _beside(self) -> int:
+        return BUSY_ELSEWHERE if self.case.setup.dp_attention else 0
 
     def left(self) -> int:
         """The number of requests that have not ended, those that are still to come included."""

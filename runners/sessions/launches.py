@@ -18,15 +18,17 @@ import torch
 from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.case import Request, Setup
 from repro.cases.layout import req_to_token
-from repro.cases.rows.serving import launched, layer_name, runner_of
+from repro.cases.rows.serving import ELSEWHERE, launched, layer_name, runner_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
+from runners.releases.adapters.round.others import Others
 from runners.releases.backends import paged_calls
 from runners.releases.live import Family, Given, Live
+from runners.releases.options import dp_ranks
 from runners.sessions import layers
 from runners.sessions.extents import extents
 from runners.sessions.observe.bucket import captured_for
@@ -102,6 +104,7 @@ class Launches:
     setup: Setup
     stages: list[Stage]
     planner: Planner
+    others: Others
     counts: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: list[StagingBuffer] = field(default_factory=list)
     watch: Watch | None = None
@@ -235,7 +238,7 @@ class Launches:
     def _begin(self, stage: Stage, batch: Any, moved: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
         """A batch is handed to a runner: once before it is loaded, or before it is replayed. moved: what is not as it
         says."""
-        if self._open is stage or not batch.batch_size:
+        if self._open is stage or not (batch.batch_size or self.setup.dp_attention):
             return
         assert self.watch is not None
         self._open = stage
@@ -253,6 +256,8 @@ class Launches:
             self._drafted = {}  # the next one may be drafted without a graph
         table = self.scheduler.req_to_token_pool.req_to_token
         self._see(Recorded.INPUT, "req_to_token", torch.cat((table[:1], table[batch.req_pool_indices.long()])))
+        if self.setup.dp_attention:
+            self._see(Recorded.INPUT, ELSEWHERE, self.others.batch_size)
         self._given = _lengths(stage, batch)
         self.made[-1].hold()
 
@@ -270,6 +275,8 @@ class Launches:
             self.counts[stage.name, size["size"]] += 1
         for name, number in size.items():
             self._see(Recorded.LAUNCHED, name, number)
+        for name, counts in dp_ranks.gathered(stage.runner).items() if self.setup.dp_attention else ():
+            self._see(Recorded.GATHERED, name, counts)
         bs, raw_bs = stage.family.sizes(stage.runner)
         self._see(Recorded.LAUNCH, "bs", bs)
         self._see(Recorded.LAUNCH, "raw_bs", raw_bs)

@@ -60,7 +60,9 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     kernels = BACKEND_FACTS[setup.backend]
     if refusal := engine_refuses(setup, target.engine):
         raise Unsupported(refusal)
-    if kernels.names_cuda or is_recurrent(setup):  # up to 0.5.19 the states of drafts are made there by name
+    ranked = setup.dp_attention and RUNNER_FACTS[setup.runner].serves
+    # Up to 0.5.19 the states of drafts are made there by name, and up to 0.5.13 the inputs of a rank without requests.
+    if kernels.names_cuda or is_recurrent(setup) or ranked:
         engine.accept_literal_cuda()
     if kernels.on_sm100:
         trtllm.listen()

@@ -80,6 +80,7 @@ class Served:
 
     def __init__(self, scheduler: Any, wire: Wire, setup: Setup) -> None:
         self.scheduler, self.wire, self.setup = scheduler, wire, setup
+        wire.others.prefills_max = setup.prefill_max_bs
         model = scheduler.tp_worker.model_runner
         kv_dtype = model.token_to_kv_pool.dtype
         self.teacher = Teacher(model.model, setup.vocab_size, model.dtype, kv_dtype, on_gpu=engine.device != "cpu")
@@ -90,6 +91,7 @@ class Served:
             scheduler=scheduler,
             setup=setup,
             stages=stages(scheduler, setup),
+            others=wire.others,
             planner=Planner([scheduler.tp_worker, scheduler.draft_worker.draft_worker, *states.values()]),
         )
         self.adapting.start_over()
@@ -172,12 +174,15 @@ class Served:
 
     @contextmanager
     def _without_graphs(self) -> Iterator[None]:
-        """Begin and end in the first state of an adaptive worker, as a switch of states sets graphs anew."""
+        """Begin and end in the first state of an adaptive worker, as a switch of states sets graphs anew. Of what
+        another rank decodes nothing is told, so that no batch is padded."""
         self.adapting.start_over()
+        self.wire.others.decodes = False
         with serving.without_graphs(self.scheduler):
             try:
                 yield
             finally:
+                self.wire.others.decodes = True
                 self.adapting.start_over()
 
     def _reset(self) -> None:

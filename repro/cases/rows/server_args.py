@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from repro.cases.families import family_facts
 from repro.cases.option import Need, Option, of_llama
 from repro.cases.rows.bounds import (
     BACKENDS,
@@ -170,11 +171,15 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="dp_attention",
         name="enable_dp_attention",
-        meaning="run as the first of two ranks of data-parallel attention; the busier rank chooses both ranks' graph",
+        meaning="run as one of two ranks of data-parallel attention; the busier rank chooses both ranks' graph",
         if_set=(
             Need(
-                lambda s, r, b: r.rank_tokens is not None,
+                lambda s, r, b: r.rank_tokens is not None or r.serves,
                 "the {s.runner} runner is unsupported with data-parallel attention",
+            ),
+            Need(
+                lambda s, r, b: not r.serves or family_facts(s).gathers,
+                "in rounds these models' layers are unsupported with data-parallel attention",
             ),
         ),
         drawn=(True,),

@@ -19,6 +19,8 @@ SLIDING = "target_sliding"
 NOISE = "noise_"
 # How they name the states of recurrent layers.
 STATE = "state_"
+# And the other rank's requests beside a launch.
+ELSEWHERE = "elsewhere"
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 # More requests than arrive together.
 _TOGETHER = 1000

@@ -9,6 +9,7 @@ import functools
 import os
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from torch import distributed
 
@@ -30,6 +31,7 @@ def _known() -> None:
     distributed.register_rendezvous_handler(_SCHEME, _alone)
 
 
-def _alone(*_: Any, **__: Any) -> Iterator[tuple[distributed.Store, int, int]]:
-    """A store, the rank and the number of processes, as PyTorch asks for them."""
-    yield distributed.HashStore(), 0, 1
+def _alone(url: str, **_: Any) -> Iterator[tuple[distributed.Store, int, int]]:
+    """A store, the rank and the number of ranks, as PyTorch asks for them. url: of sglang's place among them."""
+    place = {name: int(number) for name, number in parse_qsl(urlsplit(url).query)}
+    yield distributed.HashStore(), place.get("rank", 0), place.get("world_size", 1)

@@ -13,7 +13,7 @@ from repro.cases.rows.serving import PLAN_STREAM, pool_of
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases import model
-from runners.releases.adapters.round import as_on_gpus, weights
+from runners.releases.adapters.round import as_on_gpus, ranks, weights
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.round.scheduler import constructed
 from runners.releases.options.algorithms import verifying
@@ -44,6 +44,7 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         model.folders(*verifying(setup)) as folders,
         weights.loading(setup, device),
         as_on_gpus.overlapping(setup.overlap),
+        ranks.modelled(setup, wire.others),
     ):
         arguments = present.server_args(setup, device, folders) | {
             "disable_cuda_graph": False,
@@ -53,10 +54,11 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         }
         if setup.chunk:
             arguments["chunked_prefill_size"] = setup.chunk
+        arguments |= ranks.arguments(setup)
         if _NO_PREFILL in inspect.signature(ServerArgs).parameters:  # on by default on a GPU
             arguments[_NO_PREFILL] = not setup.prefill_max_bs
         elif setup.prefill_max_bs:
             raise Unsupported("before 0.5.14 prefill graphs are of runners that are not driven")
         args = published(arguments)
         present.GENERATION.graphs_on(args, setup)
-        return constructed(args, wire)
+        return constructed(args, wire, ranks.placed(setup))

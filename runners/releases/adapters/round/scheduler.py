@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import inspect
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import nan
 from typing import Any
@@ -43,15 +43,16 @@ _HELD = {"evictable": "evictable", "locked": "protected"}
 FINISHED, ABORTED = 1, 2
 
 
-def constructed(args: Any, wire: Wire) -> Any:
-    """A scheduler of these arguments, with workers, pools and graphs of its own."""
+def constructed(args: Any, wire: Wire, placed: Mapping[str, Any]) -> Any:
+    """A scheduler of these arguments, with workers, pools and graphs of its own. placed: ranks that are not 0."""
     kind: Any = ipc_channels.SchedulerIpcChannels
     kind.create = classmethod(lambda cls, **_: _channels(cls, wire))
     receiver: Any = request_receiver.SchedulerRequestReceiver
     receiver.recv_requests = lambda self, *_, **__: list(wire.arriving())
-    ports = Posing(nccl_port=in_memory(), instance_id="eagleeye", metrics_ipc_name="")
+    # By this name schedulers on the host share a file, whose size goes by their ranks.
+    ports = Posing(nccl_port=in_memory(), instance_id=f"eagleeye-{args.dp_size}", metrics_ipc_name="")
     with engine.hosted():
-        return construct(Scheduler, args, ports, **GENERATION.ranks())
+        return construct(Scheduler, args, ports, **{**GENERATION.ranks(), **placed})
 
 
 def _channels(kind: Any, wire: Wire) -> Any:
@@ -119,6 +120,7 @@ def run(scheduler: Any, wire: Wire, arriving: Arriving) -> None:
         engine.synchronize()
     finally:
         wire.arriving = nothing
+        wire.others.begin()
 
 
 def outputs(sent: Sequence[Any]) -> tuple[dict[str, list[int]], dict[str, int]]:

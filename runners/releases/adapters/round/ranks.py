@@ -1,0 +1,165 @@
+"""This process as the last of two ranks under data-parallel attention (enable_dp_attention), whose first one is
+modelled: it is told how many tokens that has, and what the ranks exchange is answered here. The other rank's shares of
+weights count as zero, so that its part of each sum is; its rows are numbers on which no text may depend."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import distributed
+from torch.futures import Future
+
+from repro.cases.buffer_facts import DP_RANKS
+from repro.cases.case import Setup
+from runners.releases.adapters.round.others import Others
+from runners.releases.workers.present import GENERATION
+
+RANK = DP_RANKS - 1
+_BACKEND = "modelled"
+# Where the ranks tell each other of their batches, and where their groups are made.
+_SYNC, _GROUPS = "sglang.srt.managers.scheduler_components.dp_attn", "sglang.srt.distributed.parallel_state"
+# The number in the other rank's rows where all ranks' are gathered; and which switches of a group are none.
+_THEIRS, _NO_SWITCHES = 3.0, {"use_local_synchronization"}
+
+
+class Modelled(distributed.ProcessGroup):
+    """A group whose other ranks answer at once. Mutable: rows is what they answer while batches are told."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self.here, self.ranks, self.rows = rank, size, list[torch.Tensor]()
+
+    def getBackendName(self) -> str:
+        return _BACKEND
+
+    def allreduce(self, tensors: Sequence[torch.Tensor], opts: object = None) -> Any:
+        """The others' part of a sum is zero, and what ranks agree on is what this one says."""
+        return _done(tensors)
+
+    broadcast = allreduce
+
+    def barrier(self, opts: object = None) -> Any:
+        return _done(None)
+
+    def all_gather_single(self, output: torch.Tensor, share: torch.Tensor, opts: object = None) -> Any:
+        self._gather(output.view(self.ranks, -1).unbind(), share)
+        return _done(output)
+
+    def allgather(self, outputs: Sequence[Any], shares: Sequence[torch.Tensor], opts: object = None) -> Any:
+        for places, each in zip(outputs, shares, strict=True):
+            self._gather(places, each)
+        return _done(outputs)
+
+    def reduce_scatter_single(self, output: torch.Tensor, share: torch.Tensor, opts: object = None) -> Any:
+        output.copy_(share.view(self.ranks, -1)[self.here].view(output.shape))
+        return _done(output)
+
+    # Their names up to PyTorch 2.12.
+    _allgather_base, _reduce_scatter_base = all_gather_single, reduce_scatter_single
+
+    def _gather(self, places: Sequence[torch.Tensor], share: torch.Tensor) -> None:
+        for rank, place in enumerate(places):
+            if rank == self.here:
+                place.copy_(share.view(place.shape))
+            elif self.rows:
+                place.copy_(self.rows[rank].view(place.shape))
+            else:
+                place.fill_(_THEIRS if share.is_floating_point() else 0)
+
+
+def _done(result: Any) -> Any:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return torch._C._distributed_c10d._create_work_from_future(future)
+
+
+@functools.cache
+def _known() -> None:
+    """Once a process: PyTorch keeps the backend."""
+    distributed.Backend.register_backend(_BACKEND, lambda store, rank, size, timeout: Modelled(rank, size))
+
+
+def arguments(setup: Setup) -> dict[str, Any]:
+    """The arguments of a server with two ranks, which shares out what all requests and tokens of a chunk are."""
+    if not setup.dp_attention:
+        return {}
+    shared = {"max_running_requests": DP_RANKS * (setup.slots + GENERATION.spare_rows)}
+    if setup.chunk:
+        shared["chunked_prefill_size"] = DP_RANKS * setup.chunk
+    return {"tp_size": DP_RANKS, "dp_size": DP_RANKS, "enable_dp_attention": True, "enable_dp_lm_head": True} | shared
+
+
+def placed(setup: Setup) -> dict[str, Any]:
+    """The ranks of this process that are not 0, as a scheduler is given them up to 0.5.20."""
+    return {"tp_rank": RANK, "dp_rank": RANK} if setup.dp_attention else {}
+
+
+def rank_of(args: Any) -> int:
+    """This process's in the world of these arguments of a server."""
+    return RANK if args.dp_size > 1 else 0
+
+
+@contextmanager
+def modelled(setup: Setup, others: Others) -> Iterator[None]:
+    """While entered, process groups are made of modelled ranks, if the setup has any; these groups stay so."""
+    if not setup.dp_attention:
+        yield
+        return
+    _known()
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join([cores] * DP_RANKS)
+    _answer(others)
+    with ExitStack() as stack:
+        for name in ("init_process_group", "new_group"):
+            stack.enter_context(patch.object(distributed, name, functools.partial(_make, getattr(distributed, name))))
+        stack.enter_context(patch.object(distributed, "monitored_barrier", lambda *_, **__: None))
+        group: Any = importlib.import_module(_GROUPS).GroupCoordinator
+        stack.enter_context(patch.object(group, "__init__", _over_torch(group.__init__)))
+        for module in [module for name, module in sys.modules.items() if name.startswith("sglang.srt.")]:
+            if hasattr(module, "broadcast_pyobj"):  # of the first rank, which would say what this one says
+                stack.enter_context(patch.object(module, "broadcast_pyobj", lambda data, *_, **__: data))
+        yield
+
+
+def _answer(others: Others) -> None:
+    """From here on the scheduler's synchronisation of batches is answered."""
+    kind: Any = importlib.import_module(_SYNC).MLPSyncBatchInfo
+    gathers = inspect.unwrap(kind.all_gather)
+
+    @functools.wraps(gathers)
+    def all_gather(self: Any, device: Any, group: Any, *args: Any, **named: Any) -> None:
+        theirs = others.entry(self)._get_local_tensor(device=device)
+        group.rows = [theirs] * DP_RANKS
+        try:
+            gathers(self, device, group, *args, **named)
+        finally:
+            group.rows = []
+
+    kind.all_gather = all_gather
+
+
+def _over_torch(construct: Callable[..., None]) -> Callable[..., None]:
+    """A constructor of groups that have no communicators of their own, so that PyTorch's groups are asked."""
+    parameters = inspect.signature(construct)
+    switches = [name for name in parameters.parameters if name.startswith("use_") and name not in _NO_SWITCHES]
+
+    def constructed(*args: Any, **named: Any) -> None:
+        bound = parameters.bind(*args, **named)
+        bound.arguments.update(dict.fromkeys(switches, False))
+        construct(*bound.args, **bound.kwargs)
+
+    return constructed
+
+
+def _make(makes: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    options = {"pg_options": None} if "pg_options" in named else {}
+    return makes(*args, **named | options | {"backend": _BACKEND})
