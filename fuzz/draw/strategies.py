@@ -127,7 +127,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         logit_cap=draw(_values("logit_cap")) if capped and "logit_cap" in swarm.options and plain else 0,
         overhang=draft_tokens + SPARE_POSITIONS if "overhang" in swarm.options and domain.overhangs else 0,
         mirrored=domain.host_lengths or not swarm.unmirrored,
-        rejection=rejecting and algorithm not in ("EAGLE3", *OF_OTHER_WORKERS),
+        rejection=rejecting and algorithm not in ("EAGLE3", *OF_OTHER_WORKERS) and not facts.frozen,
         deterministic="deterministic" in swarm.options and capped and plain,
         adaptive=draw(st.sampled_from(others)) if adapting and algorithm not in OF_OTHER_WORKERS else 0,
         kv_dtype=kv_dtype,

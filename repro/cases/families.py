@@ -13,7 +13,7 @@ from repro.cases.setup import Setup
 
 DEEPSEEK, GLM, GDN, GPT_OSS = "deepseek_v3", "glm4_moe", "qwen3_next", "gpt_oss"
 MAMBA2, KDA, DSA = "nemotron_h", "kimi_linear", "deepseek_v32"
-MIMO = "mimo_v2_flash"
+MIMO, GEMMA = "mimo_v2_flash", "gemma4_text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class FamilyFacts:
     own_drafts: whether a layer of its own drafts for it, and not a Llama, whose sizes may be others. page_size: the one
     that its backend has, in tokens; 0: any. prefills_halves: whether it prefills in half precision alone.
     eager_prefills: whether its prefills are driven without graphs alone. layered: whether a layer makes each of its
-    drafts (enable_multi_layer_eagle)."""
+    drafts (enable_multi_layer_eagle). frozen: whether its draft model reads the target's KV cache and has none of its
+    own (FROZEN_KV_MTP)."""
 
     what: str
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -44,6 +45,7 @@ class FamilyFacts:
     prefills_halves: bool = False
     eager_prefills: bool = False
     layered: bool = False
+    frozen: bool = False
 
     @property
     def gathers(self) -> bool:
@@ -139,6 +141,15 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         algorithms=("EAGLE",),
         own_drafts=True,
         layered=True,
+    ),
+    GEMMA: FamilyFacts(
+        what="Gemma 4: a sliding and a full layer with heads of different size, and its assistant as the draft model, "
+        "which reads the target's KV cache (FROZEN_KV_MTP)",
+        backends={"round": ("triton",)},
+        algorithms=("EAGLE",),
+        sliding=True,
+        own_drafts=True,
+        frozen=True,
     ),
     GPT_OSS: FamilyFacts(
         what="gpt-oss: attention with sinks, a sliding and a full layer, experts with biases; a Llama drafts for it",

@@ -103,7 +103,7 @@ def prefixes(setup: Attending, request: Prefixed, call: int) -> Ints:
 
 def windows(setup: Attending, request: Prefixed, call: int) -> Ints:
     """Every branch: the last tokens of the prefix."""
-    last = np.arange(max(0, request.seq_len - WINDOW), request.seq_len)
+    last = np.arange(max(0, request.seq_len - (setup.window or WINDOW)), request.seq_len)
     return np.broadcast_to(last, (setup.topk, last.size))
 
 

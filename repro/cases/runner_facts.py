@@ -332,7 +332,7 @@ RUNNER_FACTS = {
         rejects=True,
         adapts=True,
         serves=True,
-        launches=("draft", "verify", "draft_extend", "multi_layer"),
+        launches=("draft", "verify", "draft_extend", "multi_layer", "frozen_kv_mtp"),
         what="`Scheduler` with its own event loop, and the EAGLE worker and graphs that it makes: requests arrive, are "
         "prefilled, drafted, verified and extended until they end",
         since="0.5.13",

@@ -35,9 +35,9 @@ class Watch(Protocol):
         """Note a short text about the run: release, adapter, engine, versions."""
 
 
-# Functions of the harness that are only on the way from sglang to torch, or from a kernel to Triton's language: what is
-# raised below them is not theirs.
-PASSING = ("__torch_function__", "__torch_dispatch__", "bound")
+# Functions of the harness that are only on the way from sglang to torch, from a kernel to Triton's language, or from a
+# scheduler to its worker: what is raised below them, or by a call that does not fit, is not theirs.
+PASSING = ("__torch_function__", "__torch_dispatch__", "bound", "generate")
 
 RunCase = Callable[[Case, Watch], None]
 OpenSession = Callable[[Setup, Target, Watch], RunCase]

@@ -36,14 +36,16 @@ from runners.sessions.planner import Planner
 
 # The name of a prefill's graphs, which have no session of their own.
 PREFILL = "prefill"
-# The runner of the layers of a draft.
-_LAYERED = "multi_layer"
+# The runner of the layers of a draft; and that of a draft that reads the target's KV cache, whose batches have a row
+# for each branch.
+_LAYERED, _FROZEN = "multi_layer", "frozen_kv_mtp"
 # What loads a batch into a runner's buffers ahead of its replay, and what replays; newest first.
 _LOADS, _REPLAYS = ("load_batch", "replay_prepare"), ("execute", "replay")
 # Functions that had an access made, the innermost: behind them is the scheduler's loop.
 CALLERS_MAX = 12
 # The draft's result, by which the tree of the verify behind it is judged.
 _DRAFTS = ("parents", "scores_index", "tokens")
+_DRAFTING = ("draft", _FROZEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +200,7 @@ class Launches:
             def replay(batch: Any, *args: Any, **kwargs: Any) -> Any:
                 self._begin(stage, batch)
                 returned = self._handed(replays(batch, *args, **kwargs))
-                if stage.kind == "draft":
+                if stage.kind in _DRAFTING:
                     self._drafted = {name: each.clone() for name, each in zip(_DRAFTS, returned, strict=False)}
                 return returned
 
@@ -243,7 +245,8 @@ class Launches:
         assert self.watch is not None
         self._open = stage
         self.made.append(StagingBuffer(self.watch, len(self.made)))
-        count = int(batch.batch_size)
+        branches = stage.live.setup.topk if stage.kind == _FROZEN else 1
+        count = int(batch.batch_size) // branches
         fields = {name: value for name, value in stage.family.caller(batch).items() if value is not None}
         fields |= {**_counts(batch), **moved}
         for name, value in fields.items():
@@ -254,8 +257,8 @@ class Launches:
             for name, value in self._drafted.items():
                 self._see(Recorded.INPUT, name, value, rows=count)
             self._drafted = {}  # the next one may be drafted without a graph
-        table = self.scheduler.req_to_token_pool.req_to_token
-        self._see(Recorded.INPUT, "req_to_token", torch.cat((table[:1], table[batch.req_pool_indices.long()])))
+        table, slots = self.scheduler.req_to_token_pool.req_to_token, batch.req_pool_indices[::branches]
+        self._see(Recorded.INPUT, "req_to_token", torch.cat((table[:1], table[slots.long()])))
         if self.setup.dp_attention:
             self._see(Recorded.INPUT, ELSEWHERE, self.others.batch_size)
         self._given = _lengths(stage, batch)

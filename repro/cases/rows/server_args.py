@@ -197,6 +197,7 @@ ROWS: tuple[Option, ...] = (
             Need(lambda s, r, b: s.algorithm != "EAGLE3", "sampled drafts need the target's vocabulary"),
             # speculative_hook.py (0.5.23:1216) refuses it.
             Need(lambda s, r, b: s.algorithm != "STANDALONE", "STANDALONE does not sample drafts"),
+            Need(lambda s, r, b: not family_facts(s).frozen, "{s.family} models do not sample drafts"),
         ),
         drawn=(True,),
         later=True,

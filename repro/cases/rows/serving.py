@@ -78,7 +78,8 @@ def launched(setup: Setup, graphs: str) -> Setup:
     facts, of_rounds = RUNNER_FACTS[runner], RUNNER_FACTS[setup.runner]
     if steps:
         setup = replace(setup, num_steps=int(steps), num_draft_tokens=int(steps) + 1, adaptive=0)
-    windows: dict[str, Any] = {} if facts.windowed == of_rounds.windowed else {"window": 0, "swa": False}
+    is_targets = facts.windowed == of_rounds.windowed or (family_facts(setup).frozen and not facts.windowed)
+    windows: dict[str, Any] = {} if is_targets else {"window": 0, "swa": False}
     of_requests: dict[str, Any] = {
         "returns_hidden": False,
         "rejection": setup.rejection and facts.rejects,

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from repro.cases.case import Setup
-from repro.cases.families import DSA, GDN, GLM, GPT_OSS, KDA, MAMBA2, MIMO, is_latent
+from repro.cases.families import DSA, GDN, GEMMA, GLM, GPT_OSS, KDA, MAMBA2, MIMO, is_latent
 from repro.cases.layout import Ints
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.setup import as_drafted
 from runners.releases import model
-from runners.releases.options import dsa, mimo, mrope
+from runners.releases.options import dsa, gemma4, mimo, mrope
 from runners.releases.options.deepseek import deepseek
 from runners.releases.options.gdn import gdn
 from runners.releases.options.glm import glm
@@ -39,6 +39,8 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return dsa.config(setup), dsa.config(setup)
     if setup.family == MIMO:
         return mimo.configs(setup)
+    if setup.family == GEMMA:
+        return gemma4.served(setup)
     if is_latent(setup):
         return deepseek(setup), deepseek(setup)
     if setup.family == GLM:

@@ -55,8 +55,9 @@ def bias(module: Any) -> torch.Tensor | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
     """One attention layer's projections. sections: how many pairs of a head each axis of a position turns, where
-    positions have several. norms: of a head's queries and keys before they are turned, where there are any. gate: to
-    what results are multiplied by the sigmoid of, [heads * size, hidden], where there is any."""
+    positions have several. norms: of a head's queries and keys before they are turned, and value_norm of its
+    values, where there are any. gate: to what results are multiplied by the sigmoid of, [heads * size, hidden], where
+    there is any."""
 
     qkv: torch.Tensor
     out: torch.Tensor
@@ -70,6 +71,7 @@ class Heads:
     qkv_bias: torch.Tensor | None = None
     out_bias: torch.Tensor | None = None
     norms: tuple[Norm, Norm] | None = None
+    value_norm: Norm | None = None
     gate: torch.Tensor | None = None
 
     @classmethod
@@ -104,6 +106,8 @@ class Heads:
         )
         if self.norms:
             queries, keys = (norm.run(by, each) for norm, each in zip(self.norms, (queries, keys), strict=True))
+        if self.value_norm:
+            values = self.value_norm.run(by, values)
         cos, sin = op.angles(by, self.cos_sin, positions, self.sections)
         queries, keys = (op.rotated(by, turned, cos, sin, neox=self.neox) for turned in (queries, keys))
         attended = attend(queries, by.cached(keys), by.cached(values), self.scores)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from runners.releases.reference import deepseek, gdn, gpt_oss, llama
+from runners.releases.reference import deepseek, gdn, gemma4, gpt_oss, llama
 from runners.releases.reference.llama import Model
 
 MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
@@ -23,8 +23,11 @@ MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
     "DeepseekV32ForCausalLM": deepseek.target,
 }
 
-# Models whose states are not kept: of them only whole texts are known.
-OF_WHOLE_TEXTS: Mapping[str, Callable[[Any, int], Model]] = {"Qwen3NextForCausalLM": gdn.target}
+# Models whose states are not kept, or whose caches are not read: of them only whole texts are known.
+OF_WHOLE_TEXTS: Mapping[str, Callable[[Any, int], Model]] = {
+    "Qwen3NextForCausalLM": gdn.target,
+    "Gemma4ForCausalLM": gemma4.target,
+}
 
 
 def read(model: Any, vocab: int) -> Model | None:

@@ -11,7 +11,7 @@ from sglang.srt.server_args import ServerArgs
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
-from repro.cases.families import DSA, MIMO, is_latent, is_recurrent
+from repro.cases.families import DSA, GEMMA, MIMO, is_latent, is_recurrent
 from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
@@ -22,7 +22,17 @@ from runners.releases.backends import dsa as sparse
 from runners.releases.backends import flashinfer_mla
 from runners.releases.catalogue import present_release
 from runners.releases.model import Folders
-from runners.releases.options import abilities, adaptive, blackwell, deterministic, dsa, mimo, quantised, recurrent
+from runners.releases.options import (
+    abilities,
+    adaptive,
+    blackwell,
+    deterministic,
+    dsa,
+    gemma4,
+    mimo,
+    quantised,
+    recurrent,
+)
 from runners.releases.workers.rendezvous import in_memory
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
@@ -83,6 +93,8 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
             raise Unsupported(f"before {dsa.SINCE} sparse attention runs through compiled kernels without a stand-in")
         sparse.prepare(device)
         arguments = dsa.arguments(known)
+    if setup.family == GEMMA and release_order(present_release()) < release_order(gemma4.SERVED_SINCE):
+        raise Unsupported(f"before {gemma4.SERVED_SINCE} rounds of frozen-KV drafts are not driven")
     if setup.family == MIMO:
         if release_order(present_release()) < release_order(mimo.SERVED_SINCE):
             raise Unsupported(f"before {mimo.SERVED_SINCE} rounds of multi-layer drafts are not driven")

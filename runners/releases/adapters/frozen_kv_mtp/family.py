@@ -14,9 +14,8 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import floats_each, integers_each
-from runners.releases.adapters.frozen_kv_mtp import models
 from runners.releases.live import Family, Given, Live
-from runners.releases.options import sliding
+from runners.releases.options import gemma4, sliding
 from runners.releases.reference import gemma
 from runners.releases.reference.question import Reference
 
@@ -109,7 +108,7 @@ FAMILY = Family(
     buffers=(*EXPANDED, "seq_lens_cpu", *SPEC),
     caller=caller,
     model_runner=lambda live: live.draft.draft_model_runner,
-    configs=lambda setup: (models.target(setup), models.assistant(setup)),
+    configs=lambda setup: (gemma4.target(setup), gemma4.assistant(setup)),
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,

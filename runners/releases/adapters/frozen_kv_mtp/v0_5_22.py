@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runners.releases.adapters.frozen_kv_mtp import family, models
+from runners.releases.adapters.frozen_kv_mtp import family
+from runners.releases.options import gemma4
 
 FAMILY = replace(
     family.FAMILY,
     configs=lambda setup: (
-        models.target(setup) | {"global_head_dim": models.target(setup)["head_dim"]},
-        models.assistant(setup),
+        gemma4.target(setup) | {"global_head_dim": gemma4.target(setup)["head_dim"]},
+        gemma4.assistant(setup),
     ),
 )

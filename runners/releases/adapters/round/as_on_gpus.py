@@ -48,6 +48,7 @@ _CAPTURE_IN = (
     ("sglang.srt.speculative.eagle_worker_v2", "EagleDraftWorker"),
     ("sglang.srt.speculative.eagle_worker_v2", "EAGLEWorkerV2"),
     ("sglang.srt.speculative.multi_layer_eagle_worker_v2", "MultiLayerEagleDraftWorker"),
+    ("sglang.srt.speculative.frozen_kv_mtp_worker_v2", "FrozenKVMTPDraftWorker"),
 )
 # Native code that is imported where a GPU captures, and never called over Triton.
 _IMPORTED = ("sgl_kernel.flash_mla", "flash_mla", "flash_mla.flash_mla_interface")
@@ -99,8 +100,8 @@ def prepare() -> None:
     torch.cuda.current_stream = lambda device=None: torch.cpu.current_stream()
     _tensors_on_gpu()
     for module, kind in _CAPTURE_IN:
-        owner: Any = getattr(importlib.import_module(module), kind)
-        for name in _CAPTURING:
+        owner: Any = getattr(importlib.import_module(module), kind, None)
+        for name in _CAPTURING if owner else ():
             if name in vars(owner):
                 setattr(owner, name, _captured_as_on_gpu(vars(owner)[name]))
 

@@ -193,6 +193,11 @@ def is_layered(scheduler: Any) -> bool:
     return hasattr(scheduler.draft_worker.draft_worker, "draft_runner_list")
 
 
+def reads_target(scheduler: Any) -> bool:
+    """True if the draft reads the target's KV cache and has none of its own, but for a pool that nobody uses."""
+    return hasattr(scheduler.draft_worker.draft_worker, "kv_context")
+
+
 def models(scheduler: Any) -> list[Any]:
     """The networks of target and draft."""
     return [runner.model for runner in (scheduler.tp_worker.model_runner, *drafters(scheduler))]
@@ -202,7 +207,8 @@ def caches(scheduler: Any) -> dict[str, torch.Tensor]:
     """The tensors of both models' KV caches in their own type, which those of eight bits do not have by themselves, by
     whose they are; of layers with KV slots of their own, by SLIDING."""
     pool = scheduler.tp_worker.model_runner.token_to_kv_pool
-    pools = {"target": [pool], "draft": [runner.token_to_kv_pool for runner in drafters(scheduler)]}
+    of_drafts = [] if reads_target(scheduler) else [runner.token_to_kv_pool for runner in drafters(scheduler)]
+    pools = {"target": [pool], "draft": of_drafts}
     pools = {whose: [getattr(each, "full_kv_pool", each) for each in its] for whose, its in pools.items()}
     if is_hybrid(pool):
         pools[SLIDING] = [pool.swa_kv_pool]
@@ -227,7 +233,7 @@ def _graph_places(scheduler: Any) -> dict[str, tuple[Any, str]]:
     verifies = next(name for name in ("decode_cuda_graph_runner", "graph_runner") if hasattr(target, name))
     extends = "multi_layer" if is_layered(scheduler) else "draft_extend"
     return {
-        "draft": (draft, "cuda_graph_runner"),
+        "frozen_kv_mtp" if reads_target(scheduler) else "draft": (draft, "cuda_graph_runner"),
         "verify": (target, verifies),
         extends: (draft, "cuda_graph_runner_for_draft_extend"),
     }

@@ -11,12 +11,12 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from torch.nn.functional import pad
 
 from repro.cases.case import Setup
-from repro.cases.families import GDN
-from repro.cases.payload import floats
+from repro.cases.families import GDN, GEMMA
+from runners.releases.adapters.round import gemma4_weights
+from runners.releases.adapters.round.mixing import evenly, mixing
 from runners.releases.options.algorithms import hot_tokens
 from runners.releases.workers.checkpoint import complete
 
-_DATA = 36  # any constant: weights are part of the meaning of a seed file
 # How much scores and attention's output weigh: enough that a wrong row of a prefix changes logits, and the text soon.
 _SCORES, _OUTPUT = 1.4, 2.0
 # No draft has layers behind its first, and EAGLE3's neither the embedding beside its attention nor half of the tokens:
@@ -54,6 +54,9 @@ def loading(setup: Setup, device: str) -> Iterator[None]:
 
 
 def fill_target(target: torch.nn.Module, setup: Setup) -> None:
+    if setup.family == GEMMA:
+        gemma4_weights.fill_target(target)
+        return
     config: Any = target.config
     zero_centred, drafts = _zero_centred(target), f"layers.{_DRAFTS.get(setup.family, 0)}."
     for name, parameter in target.named_parameters():
@@ -71,6 +74,9 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
     """The draft is the target's first layer. It is given the token and, times the disagreement, a random image of the
     hidden states: at 0 it mostly drafts what the target says, and a wrong hidden state never changes the text. number:
     of several such layers, each of which has an image of its own."""
+    if setup.family == GEMMA:
+        gemma4_weights.fill_draft(target, draft, setup)
+        return
     sources = dict(target.named_parameters())
     disagreement = setup.disagreement / 100
     if setup.algorithm == "EAGLE3":
@@ -87,7 +93,7 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
         its = f"{number}.{name}" if number else name.replace("layers.0.", drafts)
         values = _of_draft(its, parameter, sources, disagreement)
         if setup.algorithm == "STANDALONE" and "embed" in name:  # nothing else is joined to the token
-            values = values + disagreement * _mixing(name, tuple(values.shape)).to(values)
+            values = values + disagreement * mixing(name, tuple(values.shape)).to(values)
         parameter.data.copy_(values)
 
 
@@ -98,10 +104,10 @@ def _of_draft(name: str, parameter: torch.Tensor, sources: Parameters, disagreem
         return _joining(name, parameter, disagreement)
     source = sources.get(_same(name, sources))
     if source is None:
-        return torch.ones_like(parameter) if parameter.dim() < 2 else _mixing(name, tuple(parameter.shape))
+        return torch.ones_like(parameter) if parameter.dim() < 2 else mixing(name, tuple(parameter.shape))
     values = source.data
     if values.shape != parameter.shape:  # EAGLE3's attention is over the token and the hidden states side by side
-        values = torch.cat((values, disagreement * _mixing(name, tuple(values.shape)).to(values)), dim=1)
+        values = torch.cat((values, disagreement * mixing(name, tuple(values.shape)).to(values)), dim=1)
     return values
 
 
@@ -109,12 +115,8 @@ def _joining(name: str, parameter: torch.Tensor, disagreement: float) -> torch.T
     """The token as it is, if it is an input, and a mix of the hidden states."""
     width, both = parameter.shape
     if both != 2 * width:
-        return disagreement * _mixing(name, (width, both))
-    return torch.cat((torch.eye(width), disagreement * _mixing(name, (width, width))), dim=1)
-
-
-def _mixing(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    return _evenly(name, shape) / shape[-1] ** 0.5
+        return disagreement * mixing(name, (width, both))
+    return torch.cat((torch.eye(width), disagreement * mixing(name, (width, width))), dim=1)
 
 
 def _same(name: str, sources: Parameters) -> str:
@@ -129,7 +131,7 @@ def _of_target(name: str, parameter: torch.Tensor, config: Any) -> torch.Tensor:
         return torch.full_like(parameter, _LOG_DECAY if name.endswith("A_log") else 1.0, device="cpu")
     if name.endswith("w2_weight"):
         return torch.zeros_like(parameter, device="cpu")
-    values = _evenly(name, tuple(parameter.shape))
+    values = evenly(name, tuple(parameter.shape))
     if "embed" in name:
         return values / values.square().mean(dim=1, keepdim=True).sqrt()
     if "lm_head" in name:
@@ -162,8 +164,3 @@ def _zero_centred(network: torch.nn.Module) -> frozenset[str]:
     """The names of the weights to which a norm adds one."""
     norms = ((name, type(module).__name__) for name, module in network.named_modules())
     return frozenset(f"{name}.weight" for name, kind in norms if kind == "GemmaRMSNorm")
-
-
-def _evenly(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Values of mean 0 and variance 1."""
-    return torch.from_numpy(floats(_DATA, name, shape)) * 3.0**0.5

@@ -1,4 +1,4 @@
-"""The tiny Gemma-4 target and assistant: a sliding and a full layer each, with heads of different size."""
+"""A tiny Gemma-4 target and its assistant: a sliding and a full layer each, with heads of different size."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from repro.cases.case import Setup
 from repro.cases.layout import WINDOW
 
 LAYERS = ("sliding_attention", "full_attention")
+# Before, the worker is another one.
+SERVED_SINCE = "0.5.14"
 
 
 def _text(setup: Setup, hidden_size: int) -> dict[str, Any]:
     return {
         "num_hidden_layers": len(LAYERS),
         "layer_types": list(LAYERS),
-        "sliding_window": WINDOW + 1,  # the token itself is one of them
+        "sliding_window": (setup.window or WINDOW) + 1,  # the token itself is one of them
         "hidden_size": hidden_size,
         # Multiples of what sglang pads these two to on a CPU.
         "intermediate_size": 64,
@@ -60,3 +62,14 @@ def assistant(setup: Setup) -> dict[str, Any]:
         "torch_dtype": setup.dtype,
         "text_config": {"model_type": "gemma4_text", **text, **sizes},
     }
+
+
+def served(setup: Setup) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both for rounds: with heads of their own, as texts of a head that is the embedding say one token for ever. With
+    Transformers 5.19 full layers have another size of heads, unless it is said that it is the same."""
+    untied = {"tie_word_embeddings": False}
+    whole, draft = target(setup), assistant(setup)
+    return (
+        whole | untied | {"global_head_dim": whole["head_dim"]},
+        draft | untied | {"text_config": draft["text_config"] | untied},
+    )
