@@ -325,12 +325,13 @@ class Recorded(StrEnum):
         meaning="Each request's text; the target's in float64, how far tokens lie behind, logits and states lie off, "
         "log-probabilities returned and right, rounding's reach; ended: 2 if aborted; COUNT: as reported.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
-        arrays="NAME int64 [3]",
-        meaning="What belongs to no request: at the start, when all have ended, after a flush.")
+        arrays="NAME int64 [3]", meaning="Of no request: at the start, when all have ended, after a flush.")
     FREED = PathRow("freed", When.ONCE, sessions=OF_ROUNDS, engines=EMULATED,
         arrays="frees int64 []; WHAT at PLACE uint8 [n]",
-        meaning="The frees that were looked at; places that free what is free, with the place that freed it before, in "
-        "UTF-8.")
+        meaning="The frees that were looked at; places that free what is free, and who freed it before, in UTF-8.")
+    PADDED = PathRow("padded", When.ONCE, sessions=OF_ROUNDS & RANKED, oracle="padded", where="some run eagerly",
+        arrays="rows, NAME int64 [n, 2]", meaning="Of each batch to be padded its requests and rows; of each list of "
+        "the scheduler's batch its entries before a forward and behind it.")
     ROUND_GRAPH = PathRow("round_graph", When.ROUND, sessions=OF_ROUNDS,
         arrays="requests, slots, seq_lens, accepted, bonus, new_seq_lens int64 [n]; drafted, retrieve_next_token, "
         "retrieve_next_sibling, tokens int64 [n, num_draft_tokens]; logits float32 [n, num_draft_tokens]; topk_p, "
@@ -365,8 +366,7 @@ class Recorded(StrEnum):
         "first, with their streams, in UTF-8.")
     ROUND_EAGER = PathRow("round_eager", When.ROUND, sessions=OF_ROUNDS,
         where="all requests have ended",
-        arrays="as round_graph",
-        meaning="The same rounds on the same workers without graphs.")
+        arrays="as round_graph", meaning="The same rounds on the same workers without graphs.")
     ROUND_NUDGED_UP = PathRow("round_nudged_up", When.ROUND, sessions=OF_ROUNDS,
         where="a whole number differs without graphs",
         arrays="as round_graph",

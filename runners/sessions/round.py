@@ -25,6 +25,7 @@ from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
 from runners.releases.options import recurrent
 from runners.releases.reference.served import Judged, Teacher
+from runners.sessions import padded
 from runners.sessions.afresh import Afresh, Texts
 from runners.sessions.arrivals import Aborting, Clock, name_of, prompt, rows
 from runners.sessions.errors import attributed, sglang_errors
@@ -165,7 +166,9 @@ class Served:
         clock = Clock(case, prompts, self.wire, watch, self.scheduler.flush_cache)
         start = time.perf_counter()
         rounds = Rounds(self.scheduler, path, watch)
-        with sglang_errors(), self.launches.recorded(watch, follows=path is Recorded.ROUND_GRAPH), rounds:
+        follows = path is Recorded.ROUND_GRAPH
+        padding = padded.seen(self.scheduler, watch) if follows and self.setup.dp_attention else nullcontext()
+        with sglang_errors(), self.launches.recorded(watch, follows=follows), rounds, padding:
             serving.run(self.scheduler, self.wire, clock)
         watch.spent(stage, time.perf_counter() - start)
         counts = sorted(self.launches.counts.items())

@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from fuzz.draw.rounds import round_cases
+from oracles import bucket, padded
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, problems
 from repro.cases.families import DEEPSEEK, GDN, GLM
@@ -16,7 +17,10 @@ from repro.traces.finding import Status
 from repro.traces.paths import Recorded
 from repro.traces.trace import Trace
 from runners.processes.pool import Pool
+from tests.builders.only_verdict import wheres
+from tests.builders.planted import planted
 from tests.runners.releases.test_round import CHAIN
+from tests.runners.releases.test_round_plants import TARGET, Plant
 
 RANKED = replace(
     CHAIN,
@@ -42,6 +46,38 @@ SETUPS = {
     "triton, a tree": replace(RANKED, backend="triton", topk=2, num_steps=2, num_draft_tokens=4),
     "triton, states": replace(RANKED, backend="triton", family=GDN),
     "flashinfer, pages": replace(RANKED, backend="flashinfer", page_size=4, overlap=True),
+}
+
+
+BATCHES = "sglang/srt/model_executor/forward_batch_info.py"
+PLANTS = {
+    "lists are lengthened in place": Plant(
+        file=BATCHES,
+        function="ForwardBatch._pad_inputs_to_size",
+        old="self.extend_logprob_start_lens_cpu = self.extend_logprob_start_lens_cpu + (",
+        new="self.extend_logprob_start_lens_cpu += (",
+        setup=FA3,
+        steps=BEYOND,
+        seen_by=((padded.ORACLE, padded.LISTS),),
+    ),
+    "an idle rank keeps the padding of a draft step": Plant(
+        file=BATCHES,
+        function="ForwardBatch.post_forward_mlp_sync_batch",
+        old="if self.forward_mode.is_idle():\n                    self.positions",
+        new="if False:\n                    self.positions",
+        setup=FA3,
+        steps=BEYOND,
+        seen_by=((padded.ORACLE, padded.ROWS),),
+    ),
+    "the tokens of the batch are counted, not of its bucket": Plant(
+        file="sglang/srt/speculative/eagle_draft_cuda_graph_runner.py",
+        function="EAGLEDraftCudaGraphRunner.execute",
+        old="buffers.global_num_tokens_gpu.fill_(bs *",
+        new="buffers.global_num_tokens_gpu.fill_(raw_bs *",
+        setup=FA3,
+        steps=STEPS,
+        seen_by=((bucket.ORACLE, bucket.RANKS),),
+    ),
 }
 
 
@@ -76,6 +112,17 @@ def test_what_no_graph_holds_is_padded_without_one(newest: Pool) -> None:
     assert not launches(trace, "launch/raw_bs")
     verdicts = [v for v in judge_all(case, trace) if v.oracle in ("text", "logits", "progress", "leaks", "kv_rows")]
     assert {verdict.status for verdict in verdicts} == {Status.PASS}, verdicts
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(NEWEST)
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_is_seen(name: str, newest: Pool) -> None:
+    plant = PLANTS[name]
+    newest.change(planted(TARGET, plant.file, plant.function, plant.old, plant.new))
+    case = Case(setup=plant.setup, steps=plant.steps)
+    places = wheres(judge_all(case, newest.run(case)))
+    assert {(oracle, where) for oracle in places for where in places[oracle]} >= set(plant.seen_by), places
 
 
 def test_drawn_arrivals_come_to_both_ranks() -> None:

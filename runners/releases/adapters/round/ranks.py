@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from torch import distributed
 from torch.futures import Future
 
@@ -24,6 +25,7 @@ from runners.releases.adapters.round.others import Others
 from runners.releases.workers.present import GENERATION
 
 RANK = DP_RANKS - 1
+BATCH: Any = ForwardBatch  # which is padded
 _BACKEND = "modelled"
 # Where the ranks tell each other of their batches, and where their groups are made.
 _SYNC, _GROUPS = "sglang.srt.managers.scheduler_components.dp_attn", "sglang.srt.distributed.parallel_state"
