@@ -12,7 +12,7 @@ from repro.cases.close_names import close_to
 from repro.cases.families import FAMILY_FACTS, families
 from repro.cases.launch import opened
 from repro.cases.options import OPTION
-from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
 from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, full_name, text_of, value_of
 
 # Options that are sizes: a server's are scaled down to what is drawn, as a case is to take a second.
@@ -82,6 +82,9 @@ def _ranks(argument: Argument, named: Mapping[str, Argument]) -> str:
 def _adjusted(values: dict[str, Any]) -> str:
     """Have as many draft tokens as a chain of these steps has, as sglang does; the line that says so."""
     tokens = values.get("num_draft_tokens")
+    if values.get("algorithm") in IN_BLOCKS:  # it has no steps, whatever is asked for
+        values |= {"topk": 1, "num_steps": 1}
+        return ""
     if values.get("topk") != 1 or "num_steps" not in values or tokens in (None, values["num_steps"] + 1):
         return ""
     values["num_draft_tokens"] = values["num_steps"] + 1

@@ -14,6 +14,7 @@ from oracles.trace_index import Record, Wrong, conclude_each, first_difference, 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup
 from repro.cases.exemptions import exempted
+from repro.cases.runner_facts import IN_BLOCKS
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -26,6 +27,8 @@ UNPUBLISHED = "seq_lens_cpu of a batch without"
 MIRRORS = {"seq_lens_cpu": "seq_lens", "spec_extend_seq_lens_cpu": "extend_seq_lens"}
 # Per request, and padded by a neutral value where there is one.
 BY_REQUEST = ("seq_lens", "req_pool_indices", "num_accept_tokens", "num_correct_drafts", "extend_seq_lens")
+# Blocks for which a request has KV slots, behind a length that may be that of two rounds ago.
+RESERVED_BLOCKS = 4
 OF_ALL_LAYERS = frozenset({"seq_lens", "req_pool_indices"})
 # What is recorded of each switch behind the number of draft steps that was asked for.
 _GOES_BY = ("the worker", "the draft worker", "the worker's draft tokens", "the draft worker's draft tokens")
@@ -123,7 +126,8 @@ def _judge_plan(
     judged = (*fields,) if first else (field for field in fields if field[0] in OF_ALL_LAYERS)
     before = record.path(step, Recorded.BEFORE)
     is_published = not before or "seq_lens_cpu" in before
-    for name, got, want in (*judged, *_mirrors(plan, rows, is_published=is_published)):
+    mirrors = _mirrors(case.setup, plan, rows, is_published=is_published)
+    for name, got, want in (*judged, *mirrors):
         differs = first_difference(step, f"planned {name}", got, want)
         if differs:
             yield wrong(name, differs)
@@ -152,11 +156,23 @@ def _fields(
             yield name, got[:count], want[:count]
 
 
-def _mirrors(plan: Mapping[str, Array], rows: Rows, *, is_published: bool) -> Iterator[tuple[str, Array, Array]]:
+def _mirrors(
+    setup: Setup, plan: Mapping[str, Array], rows: Rows, *, is_published: bool
+) -> Iterator[tuple[str, Array, Array]]:
     """is_published: whether the batch has lengths on the host."""
     for name, mirrored in MIRRORS.items():
         if name in plan and mirrored in plan and (is_published or name != "seq_lens_cpu"):
-            yield name, plan[name].reshape(-1)[: rows.planned], plan[mirrored].reshape(-1)[: rows.planned]
+            got, lengths = (plan[each].reshape(-1)[: rows.planned] for each in (name, mirrored))
+            yield name, got, _bounds(setup, got, lengths)
     if "seq_lens_sum" in plan:
-        total = plan["seq_lens"].reshape(-1)[: rows.planned].astype(np.int64).sum()
-        yield "seq_lens_sum", plan["seq_lens_sum"].reshape(1), np.asarray([total])
+        got, total = plan["seq_lens_sum"].reshape(1), plan["seq_lens"].reshape(-1)[: rows.planned].astype(np.int64)
+        yield "seq_lens_sum", got, _bounds(setup, got, np.asarray([total.sum()]), requests=rows.planned)
+
+
+def _bounds(setup: Setup, got: Array, lengths: Array, requests: int = 1) -> Array:
+    """The lengths; of a worker that drafts blocks each bound that is no lower, and no higher than what it reserves for
+    so many requests (dflash_info_v2.py, 0.5.23:149): kernels go by the lengths on the device."""
+    if setup.algorithm not in IN_BLOCKS:
+        return lengths
+    most = lengths + requests * (RESERVED_BLOCKS * setup.num_draft_tokens + setup.page_size - 1)
+    return np.clip(got, lengths, most)

@@ -87,6 +87,7 @@ OF_SETUPS = {
     "EAGLE3": _of_setups(lambda setup: setup.algorithm == "EAGLE3"),
     "NEXTN": _of_setups(lambda setup: setup.algorithm == "NEXTN"),
     "STANDALONE": _of_setups(lambda setup: setup.algorithm == "STANDALONE"),
+    "DFLASH": _of_setups(lambda setup: setup.algorithm == "DFLASH"),
     **{option.state: _of_option(option) for option in OPTIONS if option.state and not option.by_step},
 }
 # States of a step, or of the steps before it.

@@ -26,7 +26,7 @@ from repro.cases.case import (
 )
 from repro.cases.families import FAMILY_FACTS, FamilyFacts, facts_of, families, family_facts
 from repro.cases.options import KV_DTYPE_ABOVE, OPTION, OPTIONS, PAGE_SIZES
-from repro.cases.runner_facts import LATENT, OF_OTHER_WORKERS, RUNNER_FACTS, RunnerFacts
+from repro.cases.runner_facts import IN_BLOCKS, LATENT, OF_OTHER_WORKERS, RUNNER_FACTS, RunnerFacts
 from repro.cases.setup import DRAFT_SIZES, SPARE_POSITIONS, overhang_max
 
 # One block of 2,048 and some, which is what loops over hidden states go by.
@@ -89,9 +89,9 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     capture_bs = draw(_buckets(size.max_bs, swarm.sparse, BUCKETS_COMPILED_MAX if domain.compiled else BUCKETS_MAX))
     heads = draw(st.integers(1, size.num_heads))
     algorithm, family, facts = _drafter(draw, runner, backend, swarm)
+    topk, num_steps, draft_tokens = _block(draw, algorithm) or (topk, num_steps, draft_tokens)
     capped = domain.capped and BACKEND_FACTS[backend].draws_caps
-    plain = facts.plain  # neither windows nor caps are known for others
-    fitting = facts.dtypes_of(runner)
+    plain, fitting = facts.plain, facts.dtypes_of(runner)  # neither windows nor caps are known for others
     dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in fitting or not fitting]
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
     windowed = facts.sliding or (domain.windowed and windows and "window" in swarm.options and plain)
@@ -172,6 +172,11 @@ def _tree(draw: st.DrawFn, topk: int, steps: tuple[int, int], size: Size) -> tup
         return num_steps, num_steps + 1
     candidates = topk + (num_steps - 1) * topk**2  # besides the root
     return num_steps, draw(st.integers(2, min(candidates + 1, WIDE_TOKENS_MAX if size is WIDE else DRAFT_TOKENS_MAX)))
+
+
+def _block(draw: st.DrawFn, algorithm: str) -> tuple[int, int, int] | None:
+    """Branches, draft steps and draft tokens where a whole block is drafted in one step."""
+    return (1, 1, draw(_values("num_draft_tokens"))) if algorithm in IN_BLOCKS else None
 
 
 def _drafter(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> tuple[str, str, FamilyFacts]:

@@ -179,7 +179,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "Kimi-Linear in verify": "sglang's model has no `get_embed_and_head`, which every draft worker asks it for",
     "recurrent layers with a replayed ring or a unified pool": "not tried",
     "gpt-oss over flashinfer": "sglang has no such server",
-    "DFLASH, DSPARK": "no adapter drives their workers",
+    "DSPARK": "no adapter drives its worker",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from repro.cases.option import Need, refusals
 from repro.cases.options import KV_DTYPE_ABOVE, OPTIONS
+from repro.cases.runner_facts import IN_BLOCKS
 from repro.cases.setup import DRAFT_SIZES, Setup, as_drafted
 
 # Needs between a model's sizes, the target's and the draft model's.
@@ -24,6 +25,8 @@ SIZES = (
         "head_dim is not one of {s.backend}'s {b.head_dims}",
     ),
 )
+# The most tokens of a block.
+BLOCK_MAX = 32
 # Needs between options, checked once each is valid by itself.
 TOGETHER = (
     *SIZES,
@@ -32,12 +35,20 @@ TOGETHER = (
     Need(lambda s, r, b: s.max_bs <= s.slots, "the largest bucket {s.max_bs} exceeds max_running_requests {s.slots}"),
     # sglang insists: without branches the tree is the chain itself.
     Need(
-        lambda s, r, b: s.topk > 1 or s.num_draft_tokens == s.num_steps + 1,
+        lambda s, r, b: s.topk > 1 or s.algorithm in IN_BLOCKS or s.num_draft_tokens == s.num_steps + 1,
         "topk 1 needs speculative_num_draft_tokens == speculative_num_steps + 1",
     ),
     Need(
-        lambda s, r, b: 2 <= s.num_draft_tokens <= s.tree_max,
+        lambda s, r, b: s.algorithm not in IN_BLOCKS or s.topk == s.num_steps == 1,
+        "a block of {s.algorithm} is drafted with topk 1 in one step",
+    ),
+    Need(
+        lambda s, r, b: s.algorithm in IN_BLOCKS or 2 <= s.num_draft_tokens <= s.tree_max,
         "speculative_num_draft_tokens {s.num_draft_tokens} is outside 2..{s.tree_max}",
+    ),
+    Need(
+        lambda s, r, b: s.algorithm not in IN_BLOCKS or 2 <= s.num_draft_tokens <= BLOCK_MAX,
+        f"speculative_num_draft_tokens {{s.num_draft_tokens}} is outside 2..{BLOCK_MAX}",
     ),
     Need(lambda s, r, b: r.room(s, 1) <= s.context_len, "context_length is too small for one token and its drafts"),
 )

@@ -85,4 +85,4 @@ def _default_cpu(initialise: Callable[..., Any]) -> Callable[..., Any]:
 def _is_cuda(device: object) -> bool:
     if isinstance(device, torch.device):
         return device.type == "cuda"
-    return isinstance(device, str) and device.partition(":")[0] == "cuda"
+    return isinstance(device, str) and device.startswith("cuda")

@@ -231,10 +231,15 @@ class Order:
         """A stream may copy into this memory of the host."""
         self._new(tensor, device=False)
 
-    def copied(self, source: torch.Tensor, result: torch.Tensor, *, waits: bool) -> None:
-        """To the host, where it comes from a device."""
-        memory = self.known(source)
+    def copied(self, source: torch.Tensor, result: torch.Tensor, *, waits: bool, to_host: bool) -> None:
+        """To the host, where it comes from a device; what stays on a device is read and written there."""
+        memory, place = self.known(source), _place()
         if memory is None or not memory.device:
+            return
+        if not to_host and place is not None:
+            access = self._operation(place)
+            self._read(memory, access)
+            self._write(self._of_device(result), access)
             return
         if waits:
             self.read_by_host(source)

@@ -19,8 +19,9 @@ class Follower(Protocol):
     def pinned(self, tensor: torch.Tensor) -> None:
         """A stream may copy into this."""
 
-    def copied(self, source: torch.Tensor, result: torch.Tensor, *, waits: bool) -> None:
-        """A tensor is copied to the host, or from there. waits: until the copy is there."""
+    def copied(self, source: torch.Tensor, result: torch.Tensor, *, waits: bool, to_host: bool) -> None:
+        """A tensor is copied to the host, or from there. waits: until the copy is there. to_host: False if the call
+        names a GPU, which makes no copy of what is there."""
 
 
 class _Unpinned(TorchFunctionMode):
@@ -38,7 +39,8 @@ class _Unpinned(TorchFunctionMode):
         if _copies(func, args, kwargs) and result is args[0]:
             result = result.clone()
             if follower is not None:
-                follower.copied(args[0], result, waits=not kwargs.get("non_blocking"))
+                to_host = not any(map(_is_gpu, (*args[1:2], kwargs.get("device"))))
+                follower.copied(args[0], result, waits=not kwargs.get("non_blocking"), to_host=to_host)
         elif pinned and follower is not None:
             follower.pinned(result)
         return result
@@ -49,6 +51,11 @@ def _copies(func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
     if func is torch.Tensor.to:
         return bool(kwargs.get("non_blocking")) or args[1:2] == ("cpu",)
     return func is torch.Tensor.cpu
+
+
+def _is_gpu(argument: object) -> bool:
+    """True of a name that Python code takes for a GPU's."""
+    return isinstance(argument, str) and argument == "cuda"
 
 
 @contextmanager

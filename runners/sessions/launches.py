@@ -18,7 +18,7 @@ import torch
 from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.case import Request, Setup
 from repro.cases.layout import req_to_token
-from repro.cases.rows.serving import ELSEWHERE, launched, layer_name, runner_of
+from repro.cases.rows.serving import BLOCK, ELSEWHERE, launched, layer_name, runner_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -77,12 +77,13 @@ def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
     part = catalogue.parts(catalogue.present_release(), kind)
     family: Family = part("FAMILY")
     alone = launched(setup, name)
+    draft = scheduler.draft_worker.draft_worker
     live = Live(
         setup=alone,
         device=engine.device,
         args=scheduler.server_args,
-        target=scheduler.tp_worker,
-        draft=scheduler.draft_worker.draft_worker,
+        target=draft if name == BLOCK else scheduler.tp_worker,
+        draft=draft,
     )
     buffers = family.input_buffers(runner)
     tensors = {each: getattr(buffers, each, None) for each in family.buffers}

@@ -20,6 +20,7 @@ from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import HarnessError, RunCase, Watch
 from runners.releases import catalogue
+from runners.releases.adapters.round import blocks
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
@@ -181,7 +182,8 @@ class Served:
         another rank decodes nothing is told, so that no batch is padded."""
         self.adapting.start_over()
         self.wire.others.decodes = False
-        with serving.without_graphs(self.scheduler):
+        in_blocks = serving.drafts_blocks(self.scheduler)
+        with serving.without_graphs(self.scheduler), blocks.typed() if in_blocks else nullcontext():
             try:
                 yield
             finally:

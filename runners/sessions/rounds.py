@@ -63,7 +63,7 @@ class Rounds:
 
     def __enter__(self) -> Rounds:
         worker = self.scheduler.draft_worker
-        generates, verifies = worker.forward_batch_generation, worker.verify
+        generates = worker.forward_batch_generation
 
         def generate(batch: Any, *args: Any, **kwargs: Any) -> Any:
             if batch.forward_mode.is_idle():
@@ -74,6 +74,8 @@ class Rounds:
                 return result
             slots, requests = self._begin(batch), list(batch.reqs)
             result = generates(batch, *args, **kwargs)
+            if serving.drafts_blocks(self.scheduler):
+                self._see_block(_names(batch), result)
             self._end(slots, result)
             self._keep(requests, result, ROUND)
             return result
@@ -87,13 +89,17 @@ class Rounds:
                 self._see_verified(rids, result)
             return result
 
-        worker.forward_batch_generation, worker.verify = generate, verify
+        worker.forward_batch_generation = generate
+        if not serving.drafts_blocks(self.scheduler):
+            verifies = worker.verify
+            worker.verify = verify
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        del self.scheduler.draft_worker.forward_batch_generation, self.scheduler.draft_worker.verify
+        del self.scheduler.draft_worker.forward_batch_generation
+        vars(self.scheduler.draft_worker).pop("verify", None)
         if error is None:
             for number, staging in enumerate(self.seen):
                 came = staging.flush()
@@ -120,7 +126,7 @@ class Rounds:
         last = [each for each in handed if each is not None]
         self.seen[-1].see(Recorded.RELAY, "stages", np.array([each.stage for each in last]))
         for name in HANDED:
-            value = getattr(batch.spec_info, name, None)
+            value = _filled(batch.spec_info, name)
             if value is not None and all(name in each.rows for each in last):
                 rows = torch.stack([each.rows[name][each.row] for each in last])
                 self.seen[-1].see(Recorded.RELAY, f"given_{name}", value, rows=len(last))
@@ -128,7 +134,7 @@ class Rounds:
 
     def _keep(self, requests: Sequence[Any], result: Any, stage: int) -> None:
         """Copies of what is handed on, as graphs hand on their own memory."""
-        values = {name: getattr(result.next_draft_input, name, None) for name in HANDED}
+        values = {name: _filled(result.next_draft_input, name) for name in HANDED}
         if serving.is_layered(self.scheduler):  # layers of a draft take hidden states from the verify before them
             del values["hidden_states"]
         rows = {name: value.clone() for name, value in values.items() if value is not None}
@@ -144,6 +150,11 @@ class Rounds:
         for name in LINKS:
             self._see(name, getattr(drafted, name), rows=count)
         self.seen[-1].hold()
+
+    def _see_block(self, rids: tuple[str, ...], result: Any) -> None:
+        """Behind the round, whose worker has no method for its verify: the block's tokens are there still."""
+        self._see("drafted", serving.drafted_block(self.scheduler, len(rids)), rows=len(rids))
+        self._see_verified(rids, result)
 
     def _see_verified(self, rids: tuple[str, ...], result: Any) -> None:
         """Here, as behind draft-extend the memory of the logits is another graph's."""
@@ -164,13 +175,19 @@ class Rounds:
         count = len(slots)
         self._see("new_seq_lens", result.new_seq_lens)
         for name in NEXT:
-            value = getattr(result.next_draft_input, name, None)
+            value = _filled(result.next_draft_input, name)
             if value is not None:
                 self._see(name, value, rows=count)
         rows = kv_rows(self.scheduler, slots, result.new_seq_lens) | state_rows(self.scheduler, slots)
         for name, values in rows.items():
             self._see(name, values)
         self.seen[-1].hold()
+
+
+def _filled(handed: Any, name: str) -> torch.Tensor | None:
+    """The value that is handed on under this name; None if it has no entries."""
+    value: torch.Tensor | None = getattr(handed, name, None)
+    return value if value is not None and value.numel() else None
 
 
 def kv_rows(scheduler: Any, slots: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -236,7 +253,8 @@ def off(rounds: Rounds, prompts: Mapping[str, int], exact: Mapping[str, torch.Te
     not seen. prompts: their lengths. exact: [tokens, vocabulary]."""
     distances = {rid: np.full(len(rows), np.nan) for rid, rows in exact.items()}
     for seen in rounds.verified:
-        values = {name: rounds.arrays[seen.number, name] for name in ("drafted", *LINKS, "tokens", "seq_lens")}
+        values = {name: rounds.arrays[seen.number, name] for name in ("drafted", "tokens", "seq_lens")}
+        values |= _links(rounds, seen.number, values["drafted"])
         for row, rid in enumerate(seen.rids):
             if rid not in exact:
                 continue
@@ -246,6 +264,16 @@ def off(rounds: Rounds, prompts: Mapping[str, int], exact: Mapping[str, torch.Te
             apart = seen.logits[row, nodes].double().cpu() - exact[rid][first : first + len(nodes)]
             distances[rid][first : first + len(nodes)] = _known(apart.abs().amax(1).numpy())
     return distances
+
+
+def _links(rounds: Rounds, number: int, drafted: Array) -> Mapping[str, Array]:
+    """The links of a round's trees; of a block, which has none, those of a chain."""
+    count = drafted.shape[1]
+    chain = np.append(np.arange(1, count), -1), np.full(count, -1)
+    return {
+        name: rounds.arrays.get((number, name), np.broadcast_to(links, drafted.shape))
+        for name, links in zip(LINKS, chain, strict=True)
+    }
 
 
 def _known(distances: Array) -> Array:

@@ -15,7 +15,7 @@ from repro.cases.rows.bounds import (
     PAGE_SIZES,
     SLOTS_MAX,
 )
-from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, OF_OTHER_WORKERS
+from repro.cases.runner_facts import ALL_ALGORITHMS, IN_BLOCKS, LATENT, OF_OTHER_WORKERS
 
 ROWS: tuple[Option, ...] = (
     Option(
@@ -50,6 +50,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="num_draft_tokens",
         name="speculative_num_draft_tokens",
+        older=("speculative_dflash_block_size",),  # which sglang takes for the same
         meaning="tokens that a round verifies, including the root of the tree",
         drawn=(2, 3, 4, 5, 8, 16),
     ),
@@ -142,7 +143,7 @@ ROWS: tuple[Option, ...] = (
             Need(lambda s, r, b: r.adapts, "the {s.runner} runner does not change its number of draft steps"),
             Need(lambda s, r, b: s.topk == 1, "the number of draft steps changes only in chains, with topk 1"),
             # standalone_worker_v2.py (0.5.23:185): adaptive_controller is None, whatever the server's flags say.
-            Need(lambda s, r, b: s.algorithm != "STANDALONE", "STANDALONE keeps its number of draft steps"),
+            Need(lambda s, r, b: s.algorithm not in OF_OTHER_WORKERS, "{s.algorithm} keeps its number of draft steps"),
             of_llama(" does not change its number of draft steps"),
         ),
         drawn=(1, 2, 3, 4, 5),
@@ -196,7 +197,7 @@ ROWS: tuple[Option, ...] = (
             Need(lambda s, r, b: s.topk == 1, "drafts are sampled only in chains, with topk 1"),
             Need(lambda s, r, b: s.algorithm != "EAGLE3", "sampled drafts need the target's vocabulary"),
             # speculative_hook.py (0.5.23:1216) refuses it.
-            Need(lambda s, r, b: s.algorithm != "STANDALONE", "STANDALONE does not sample drafts"),
+            Need(lambda s, r, b: s.algorithm not in OF_OTHER_WORKERS, "{s.algorithm} does not sample drafts"),
             Need(lambda s, r, b: not family_facts(s).frozen, "{s.family} models do not sample drafts"),
         ),
         drawn=(True,),
@@ -210,6 +211,11 @@ ROWS: tuple[Option, ...] = (
         meaning="graphs are captured with hidden states; in rounds every other request of a step asks for its own",
         if_set=(
             Need(lambda s, r, b: r.asks_hidden or r.serves, "nothing requests the {s.runner} runner's hidden states"),
+            # validate_dflash_request (0.5.23 dflash_utils.py:1108), of every request.
+            Need(
+                lambda s, r, b: s.algorithm not in IN_BLOCKS or not s.overlap,
+                "{s.algorithm} returns no hidden states with the overlap schedule",
+            ),
         ),
         drawn=(True,),
         later=True,

@@ -27,6 +27,8 @@ _TOGETHER = 1000
 # Between a runner and the number of draft steps of its graphs, in the names of an adaptive worker's; and that of the
 # layer that has a graph of its own.
 _AT_STEPS, _OF_LAYER = "@", "#"
+# The name of the graphs that draft a whole block.
+BLOCK = "block"
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
 _AHEAD = 3
 
@@ -68,8 +70,9 @@ def layer_name(runner: str, layer: int) -> str:
 
 
 def runner_of(graphs: str) -> str:
-    """The runner that graphs of this name are of."""
-    return graphs.partition(_AT_STEPS)[0].partition(_OF_LAYER)[0]
+    """The runner that graphs of this name are of. A block is drafted by a runner that is captured as a verify's."""
+    runner = graphs.partition(_AT_STEPS)[0].partition(_OF_LAYER)[0]
+    return "verify" if runner == BLOCK else runner
 
 
 def launched(setup: Setup, graphs: str) -> Setup:
@@ -79,7 +82,7 @@ def launched(setup: Setup, graphs: str) -> Setup:
     if steps:
         setup = replace(setup, num_steps=int(steps), num_draft_tokens=int(steps) + 1, adaptive=0)
     is_targets = facts.windowed == of_rounds.windowed or (family_facts(setup).frozen and not facts.windowed)
-    windows: dict[str, Any] = {} if is_targets else {"window": 0, "swa": False}
+    windows: dict[str, Any] = {} if is_targets and graphs != BLOCK else {"window": 0, "swa": False}
     of_requests: dict[str, Any] = {
         "returns_hidden": False,
         "rejection": setup.rejection and facts.rejects,

@@ -10,10 +10,10 @@ import numpy as np
 from repro.cases.case import Setup
 from repro.cases.families import DSA, GDN, GEMMA, GLM, GPT_OSS, KDA, MAMBA2, MIMO, is_latent
 from repro.cases.layout import Ints
-from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
 from repro.cases.setup import as_drafted
 from runners.releases import model
-from runners.releases.options import dsa, gemma4, mimo, mrope
+from runners.releases.options import blocks, dsa, gemma4, mimo, mrope
 from runners.releases.options.deepseek import deepseek
 from runners.releases.options.gdn import gdn
 from runners.releases.options.glm import glm
@@ -55,6 +55,8 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return target, model.llama(as_drafted(setup), "LlamaForCausalLMEagle3") | draft_only
     if setup.algorithm == "STANDALONE":
         return target, model.llama(as_drafted(setup))
+    if setup.algorithm in IN_BLOCKS:
+        return target, blocks.config(setup)
     return target, model.llama(as_drafted(setup), "LlamaForCausalLMEagle")
 
 
@@ -62,14 +64,20 @@ def verifying(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The same where the target gives the hidden states that a draft model of its algorithm is given: EAGLE3's come
     from behind several layers, with more behind them."""
     target, draft = configs(setup)
+    if setup.algorithm in IN_BLOCKS:
+        return _deepened(target, blocks.FEATURES), draft
     if setup.algorithm != "EAGLE3":
         return target, draft
     behind = tuple(range(AUXILIARY)) if RUNNER_FACTS[setup.runner].serves else _AUXILIARY_BEHIND
+    return _deepened(target, behind), {**draft, "eagle_config": {"eagle_aux_hidden_state_layer_ids": behind}}
+
+
+def _deepened(target: Mapping[str, Any], behind: tuple[int, ...]) -> Mapping[str, Any]:
+    """The target with one layer more than those behind which it gives hidden states."""
     kinds = {name: target[name] for name in ("hybrid_layer_pattern", "layer_types") if name in target}
     count = len(behind) + 1
     layers = {name: [each[number % len(each)] for number in range(count)] for name, each in kinds.items()}
-    target = {**target, **layers, "num_hidden_layers": count}
-    return target, {**draft, "eagle_config": {"eagle_aux_hidden_state_layer_ids": behind}}
+    return {**target, **layers, "num_hidden_layers": count}
 
 
 def hot_tokens(setup: Setup) -> Ints:

@@ -16,7 +16,7 @@ from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from repro.cases.releases import release_order
-from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases.backends import dsa as sparse
 from runners.releases.backends import flashinfer_mla
@@ -26,6 +26,7 @@ from runners.releases.options import (
     abilities,
     adaptive,
     blackwell,
+    blocks,
     deterministic,
     dsa,
     gemma4,
@@ -87,6 +88,8 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
         deterministic.prepare(device)
     if is_latent(setup) and flashinfer_mla.is_used(setup) and device == "cuda":
         raise Unsupported("the plan of flashinfer's MLA kernel is recorded on the emulated engine alone")
+    if setup.algorithm in IN_BLOCKS:
+        _need_blocks(setup)
     arguments: dict[str, Any] = {}
     if setup.family == DSA:
         if release_order(present_release()) < release_order(dsa.SINCE):
@@ -110,6 +113,14 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
     if setup.kv_dtype:
         quantised.prepare(device)
     return arguments
+
+
+def _need_blocks(setup: Setup) -> None:
+    """Unsupported if this release drafts no blocks, or refuses a part of the setup where it does."""
+    if release_order(present_release()) < release_order(blocks.SINCE):
+        raise Unsupported(f"before {blocks.SINCE} another worker drafts blocks")
+    if setup.logprobs and release_order(present_release()) < release_order(blocks.LOGPROBS_SINCE):
+        raise Unsupported(f"before {blocks.LOGPROBS_SINCE} log-probabilities are refused where blocks are drafted")
 
 
 def _options(setup: Setup, known: Container[str]) -> dict[str, Any]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import os
+from contextlib import nullcontext
 from typing import Any
 
 from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
 from repro.cases.rows.serving import PLAN_STREAM, pool_of
-from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases import model
-from runners.releases.adapters.round import as_on_gpus, ranks, weights
+from runners.releases.adapters.round import as_on_gpus, blocks, ranks, weights
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.round.scheduler import constructed
 from runners.releases.options.algorithms import verifying
@@ -28,6 +29,9 @@ published = present.GENERATION.published
 def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
     """published: of this release, which makes server arguments of keyword arguments and no process groups."""
     as_on_gpus.prepare()
+    in_blocks = setup.algorithm in IN_BLOCKS
+    if in_blocks:
+        blocks.prepare()
     os.environ[PLAN_STREAM] = str(int(setup.plan_stream))
     if pinned.older_here("torch"):
         # The wheel's Rust core of the radix cache is compiled for the PyTorch that the release pins. Under 2.11 that of
@@ -45,6 +49,7 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         weights.loading(setup, device),
         as_on_gpus.overlapping(setup.overlap),
         ranks.modelled(setup, wire.others),
+        blocks.accepted() if in_blocks else nullcontext(),
     ):
         arguments = present.server_args(setup, device, folders) | {
             "disable_cuda_graph": False,

@@ -18,7 +18,8 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components import ipc_channels, request_receiver
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from repro.cases.rows.serving import SLIDING, graph_name
+from repro.cases.rows.serving import BLOCK, SLIDING, graph_name
+from repro.cases.runner_facts import IN_BLOCKS
 from runners.engines.active import engine
 from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
 from runners.releases.options.sliding import is_hybrid
@@ -227,10 +228,23 @@ def index_caches(scheduler: Any) -> list[torch.Tensor]:
     return [page for buffers in pools for page in buffers or ()]
 
 
+def drafts_blocks(scheduler: Any) -> bool:
+    """True if the draft model's runner drafts a whole block, and no worker around it holds graphs."""
+    return scheduler.server_args.speculative_algorithm in IN_BLOCKS
+
+
+def drafted_block(scheduler: Any, count: int) -> torch.Tensor:
+    """The tokens of the last round's blocks, [count, num_draft_tokens], that first from which each is drafted."""
+    tokens: torch.Tensor = scheduler.draft_worker._draft_block_tokens_buf[:count]
+    return tokens
+
+
 def _graph_places(scheduler: Any) -> dict[str, tuple[Any, str]]:
     """The attributes that hold graph runners, by the path that these are on."""
     draft, target = scheduler.draft_worker.draft_worker, scheduler.tp_worker.model_runner
     verifies = next(name for name in ("decode_cuda_graph_runner", "graph_runner") if hasattr(target, name))
+    if drafts_blocks(scheduler):
+        return {BLOCK: (draft.draft_runner, verifies), "verify": (target, verifies)}
     extends = "multi_layer" if is_layered(scheduler) else "draft_extend"
     return {
         "frozen_kv_mtp" if reads_target(scheduler) else "draft": (draft, "cuda_graph_runner"),

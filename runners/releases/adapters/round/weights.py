@@ -12,9 +12,11 @@ from torch.nn.functional import pad
 
 from repro.cases.case import Setup
 from repro.cases.families import GDN, GEMMA
+from repro.cases.runner_facts import IN_BLOCKS
 from runners.releases.adapters.round import gemma4_weights
 from runners.releases.adapters.round.mixing import evenly, mixing
 from runners.releases.options.algorithms import hot_tokens
+from runners.releases.options.blocks import mask_token
 from runners.releases.workers.checkpoint import complete
 
 # How much scores and attention's output weigh: enough that a wrong row of a prefix changes logits, and the text soon.
@@ -28,6 +30,8 @@ _OF_STATES = 0.5
 # by some 6 % a token.
 _DRAFTS = {GDN: 1}
 _LOG_DECAY = -3.0
+# The norms of a block draft's heads, and the sizes of what they norm: of queries and of keys.
+_NORMS, _SIZES = ("q_norm.weight", "k_norm.weight"), (1.0, _SCORES)
 Parameters = Mapping[str, torch.Tensor]
 
 
@@ -58,7 +62,7 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
         gemma4_weights.fill_target(target)
         return
     config: Any = target.config
-    zero_centred, drafts = _zero_centred(target), f"layers.{_DRAFTS.get(setup.family, 0)}."
+    zero_centred, drafts = _zero_centred(target), _drafts(setup)
     for name, parameter in target.named_parameters():
         values = _of_target(name, parameter, config)
         if name in zero_centred:
@@ -67,6 +71,8 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
             values = values * _LITTLE
         if setup.algorithm == "EAGLE3":
             values = _nearly_draft(name, values, hot_tokens(setup))
+        if setup.algorithm in IN_BLOCKS:
+            values = _blind(name, values, config, drafts)
         parameter.data.copy_(values)
 
 
@@ -85,16 +91,23 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
         head = sources["lm_head.weight"]
         rows = draft.lm_head.weight.shape[0]  # of a vocabulary that is padded
         sources["lm_head.weight"] = pad(head[hot], (0, 0, 0, rows - len(hot)))
-    zero_centred, drafts = _zero_centred(draft), f"layers.{_DRAFTS.get(setup.family, 0)}."
+    zero_centred, drafts = _zero_centred(draft), _drafts(setup)
     for name, parameter in draft.named_parameters():
         if name in zero_centred:
             parameter.data.zero_()
             continue
         its = f"{number}.{name}" if number else name.replace("layers.0.", drafts)
-        values = _of_draft(its, parameter, sources, disagreement)
+        values = _of_draft(its, parameter, sources, disagreement * (_LITTLE if setup.algorithm in IN_BLOCKS else 1.0))
+        if name.endswith(_NORMS) and setup.algorithm in IN_BLOCKS:  # the target has none
+            values = values * _SIZES[name.endswith(_NORMS[1])]
         if setup.algorithm == "STANDALONE" and "embed" in name:  # nothing else is joined to the token
             values = values + disagreement * mixing(name, tuple(values.shape)).to(values)
         parameter.data.copy_(values)
+
+
+def _drafts(setup: Setup) -> str:
+    """The layer of the target that is the draft's, as in names. A block's first feature is what that layer is given."""
+    return f"layers.{int(setup.algorithm in IN_BLOCKS) or _DRAFTS.get(setup.family, 0)}."
 
 
 def _of_draft(name: str, parameter: torch.Tensor, sources: Parameters, disagreement: float) -> torch.Tensor:
@@ -153,6 +166,22 @@ def _nearly_draft(name: str, values: torch.Tensor, hot: Any) -> torch.Tensor:
         unknown[torch.from_numpy(hot)] = 1.0
         return values * unknown
     return values * _LITTLE if "embed" in name else values
+
+
+def _blind(name: str, values: torch.Tensor, config: Any, drafts: str) -> torch.Tensor:
+    """The weights of a target for which blocks are drafted. Most tokens of a block are masks, whatever they stand for:
+    in the draft's layer the tokens before decide, and a token hardly asks for more than another. All embeddings have
+    a part in common, by which that layer asks."""
+    if "embed" in name:
+        values[mask_token(config.vocab_size)] = 0.0
+        return (values + 1.0) * _LITTLE
+    if values.dim() < 2 or name.endswith(("o_proj.weight", "down_proj.weight")):
+        return values
+    values = values - values.mean(dim=1, keepdim=True)
+    if "qkv_proj" in name and drafts in name:
+        queries = config.head_dim * config.num_attention_heads
+        values[:queries] = values[:queries, :1].sign() * _SIZES[0] * 2.0**0.5 / values.shape[1]
+    return values
 
 
 def _is_besides(name: str, drafts: str) -> bool:

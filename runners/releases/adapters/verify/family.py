@@ -12,6 +12,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
+from repro.cases.runner_facts import IN_BLOCKS
 from runners.releases.adapters.decode import family as decode
 from runners.releases.adapters.draft import family as draft
 from runners.releases.backends import flashinfer_mla, paged_calls, paged_metadata
@@ -42,9 +43,10 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
-    """With the ways through the tree, by which its tokens are accepted behind the pass: a row for each request."""
+    """With the ways through the tree, by which its tokens are accepted behind the pass: a row for each request. A block
+    has none."""
     spec_info, spelling = forward_batch.spec_info, verify_spelling()
-    through = {name: getattr(spec_info, f"{spelling}_{name}") for name in THROUGH}
+    through = {name: getattr(spec_info, f"{spelling}_{name}", None) for name in THROUGH}
     return {**decode.caller(forward_batch), **through}
 
 
@@ -79,14 +81,19 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
         calls = paged_calls.calls.of(bs * each, sequences)
         return paged_metadata.metadata(calls, queries=bs * each, each=each, used=used, pool=pool)
     bits = setup.num_draft_tokens * (lengths + len(batch["seq_lens"]) * setup.num_draft_tokens)
+    masks = {"mask_indptr": backend.mask_indptr, "custom_mask": mask_of(backend)[:bits]} if _is_tree(setup) else {}
     return {
         "kv_indptr": backend.kv_indptr[None],
         "kv_indices": backend.cuda_graph_kv_indices[None, : lengths + setup.max_bs],
         "qo_indptr": backend.qo_indptr[None],
-        "mask_indptr": backend.mask_indptr,
-        "custom_mask": mask_of(backend)[:bits],
+        **masks,
         **decode.sliding_used(live, lengths + setup.max_bs),
     }
+
+
+def _is_tree(setup: Setup) -> bool:
+    """False of a block, whose tokens attend to all of it or to those before them, with no mask that says so."""
+    return setup.algorithm not in IN_BLOCKS
 
 
 def flashinfer_metadata(live: Live, batch: Given) -> Mapping[str, torch.Tensor]:
@@ -104,15 +111,20 @@ def flashinfer_metadata(live: Live, batch: Given) -> Mapping[str, torch.Tensor]:
     places = np.concatenate(
         [start + np.arange(size) for start, size in zip(first, entries, strict=False)] or [np.empty(0, dtype=np.int64)]
     )
-    packed, starts = backend.cuda_graph_custom_mask, backend.cuda_graph_qk_indptr[sliding][: len(first)]
-    place = torch.from_numpy(places).to(packed.device)
-    expected = torch.from_numpy(np.stack([first, np.append(0, np.cumsum(entries))])).to(packed.device)
     used = int(batch["seq_lens"].sum()) + (count + setup.max_bs) * (1 + setup.num_draft_tokens)
-    return {
+    read = {
         "kv_indptr": backend.kv_indptr[-1][None],
         "kv_indices": backend.cuda_graph_kv_indices[-1][None, :used],
         "qo_indptr": backend.cuda_graph_qo_indptr[-1][None],
         **decode.sliding_used(live, used),
+    }
+    if not _is_tree(setup):
+        return read
+    packed, starts = backend.cuda_graph_custom_mask, backend.cuda_graph_qk_indptr[sliding][: len(first)]
+    place = torch.from_numpy(places).to(packed.device)
+    expected = torch.from_numpy(np.stack([first, np.append(0, np.cumsum(entries))])).to(packed.device)
+    return {
+        **read,
         "mask_indptr": expected[1] + 8 * starts - expected[0],
         "custom_mask": (packed[place // 8] >> (place % 8)).to(torch.uint8) & 1,
     }

@@ -1,0 +1,107 @@
+"""The answers by which a worker that drafts whole blocks takes the ways that it takes on a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from runners.engines.active import engine
+from runners.engines.standins import sampling
+from runners.releases.adapters.round.as_on_gpus import Device
+
+_WORKER, _UTILS = "sglang.srt.speculative.dflash_worker_v2", "sglang.srt.speculative.dflash_utils"
+_HOOK = "sglang.srt.arg_groups.speculative_hook"
+_FORWARD = "sglang.srt.model_executor.model_runner"
+_POOL = "sglang.srt.mem_cache.memory_pool"
+_SAMPLING = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
+# What says whether verify may sample, and a method that writes through a Triton kernel on a GPU.
+_SAMPLES, _WRITES = "_DFLASH_SAMPLING_VERIFY_AVAILABLE", "set_kv_buffer_prefix_valid"
+# Measures how much memory of a GPU a sampling verify takes, before there are requests.
+_REHEARSES = "prewarm_sampling"
+# Makes what writes keys and values of all draft layers at once.
+_MAKES = "_init_fused_kv_helper"
+
+
+class _Platform:
+    """A GPU's answers to what sglang asks before it takes the algorithm."""
+
+    def is_out_of_tree(self) -> bool:
+        return True
+
+    def supports_speculative_algorithm(self, algorithm: str) -> bool:
+        return True
+
+    def supports_speculative_draft_attention_backend(self, algorithm: str, backend: str) -> bool:
+        return True
+
+
+def prepare() -> None:
+    """Once a process, before a scheduler is constructed. On a GPU nothing is stood in for."""
+    if engine.device != "cpu":
+        return
+    worker: Any = importlib.import_module(_WORKER)
+    worker.is_cuda = lambda: True
+    if hasattr(worker.DFlashWorkerV2, _REHEARSES):
+        setattr(worker.DFlashWorkerV2, _REHEARSES, lambda self: self.model_runner.prewarm_sampling())
+    setattr(worker.DFlashWorkerV2, _MAKES, _on_gpu(getattr(worker.DFlashWorkerV2, _MAKES)))
+    vars(importlib.import_module(_UTILS)).update({name: getattr(sampling, name) for name in _SAMPLING})
+    vars(importlib.import_module(_UTILS))[_SAMPLES] = True
+    pool = importlib.import_module(_POOL)
+    kind: Any = pool.MHATokenToKVPool
+    writes = getattr(kind, _WRITES)
+
+    def write(self: Any, *args: Any, **kwargs: Any) -> None:
+        vars(pool)["_is_cuda"] = True  # nowhere else, as this module compiles a kernel of its own where it is
+        try:
+            writes(self, *args, **kwargs)
+        finally:
+            vars(pool)["_is_cuda"] = False
+
+    setattr(kind, _WRITES, write)
+
+
+def _on_gpu(makes: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Have the helper know that it is on a GPU, before the worker does."""
+
+    def made(self: Any) -> None:
+        makes(self)
+        if self._fused_kv_helper is not None:
+            self._fused_kv_helper.device = Device()
+
+    return made
+
+
+@contextmanager
+def typed() -> Iterator[None]:
+    """While entered, what runs without a graph keeps the type of a block's embeddings. sglang makes bfloat16 of them
+    there, which no other weights take (model_runner.py, 0.5.23:1772), and in no graph: so it dies where a batch that
+    no graph holds is served, and a pass to compare with would, too."""
+    makes = torch.Tensor.bfloat16
+
+    def bfloat16(self: torch.Tensor) -> torch.Tensor:
+        return self if sys._getframe(1).f_globals.get("__name__") == _FORWARD else makes(self)
+
+    torch.Tensor.bfloat16 = bfloat16
+    try:
+        yield
+    finally:
+        torch.Tensor.bfloat16 = makes
+
+
+@contextmanager
+def accepted() -> Iterator[None]:
+    """While entered, arguments of a server for a CPU may have the algorithm, which is for GPUs."""
+    hook: Any = importlib.import_module(_HOOK)
+    if engine.device != "cpu" or not hasattr(hook, "current_platform"):
+        yield
+        return
+    kept, hook.current_platform = hook.current_platform, _Platform()
+    try:
+        yield
+    finally:
+        hook.current_platform = kept
