@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from fuzz.aiming import SPECULATIVE, Asked, pairs, smallest_of
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
 from repro.cases.close_names import close_to
-from repro.cases.families import FAMILY_FACTS, families
+from repro.cases.families import FAMILY_FACTS, families, family_of_path
 from repro.cases.launch import opened
 from repro.cases.options import OPTION
 from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
@@ -21,6 +22,8 @@ _SIZES = frozenset({"context_len", "slots", "capture_bs", "vocab_size", "hidden_
 _CORE = frozenset({"algorithm", "topk", "num_steps", "num_draft_tokens", "page_size"})
 # Arguments that say which runner is driven.
 _MULTI_LAYER, _EAGER, _RANKS, _REPLICAS = "enable_multi_layer_eagle", "disable_cuda_graph", "attn_dp_size", "dp_size"
+# Arguments by which a server names its model, and the backend of sparse attention's decode passes.
+_PATH, _SPARSE = "model_path", ("dsa_decode_backend", "nsa_decode_backend")
 # Arguments that every setup has, or that another option covers.
 _MODEL = "a tiny Llama of made weights runs in its place"
 _IMPLIED = {
@@ -28,7 +31,15 @@ _IMPLIED = {
     "model_path": _MODEL,
     "speculative_draft_model_path": _MODEL,
 }
-_MODELS_OWN = {("dtype", "auto"), ("kv_dtype", "auto"), ("kv_dtype", "bfloat16"), ("kv_dtype", "bf16")}
+# Values that are the model's own; attention of sparse models is told apart by its decode passes.
+_MODELS_OWN = {
+    ("backend", "dsa"),
+    ("backend", "nsa"),
+    ("dtype", "auto"),
+    ("kv_dtype", "auto"),
+    ("kv_dtype", "bfloat16"),
+    ("kv_dtype", "bf16"),
+}
 
 
 def like(
@@ -45,10 +56,12 @@ def like(
         option = NAMED.get(name)
         if option and name in (option.name, *option.older):
             lines.append(_carried(values, option.field, argument))
+        elif name in _SPARSE:
+            lines.append(_carried(values, "backend", argument))
         elif name in MAX_BS:
             lines.append(_scaled(argument))
         elif name in _IMPLIED:
-            lines.append(f"{argument}: {_IMPLIED[name]}")
+            lines.append(f"{argument}: {_IMPLIED[name]}" if name != _PATH or not family_of_path(argument.value) else "")
         elif name == _REPLICAS:
             lines.append(_ranks(argument, named))
         elif name == _RANKS:
@@ -60,7 +73,7 @@ def like(
             lines.append(f"{argument}: not driven" if argument.is_flag else "")
     if _REPLICAS in named and str(named[_REPLICAS].value) == "1":
         values.pop("dp_attention", None)  # which sglang turns off
-    lines.append(_adjusted(values))
+    lines += [_adjusted(values), _paged(values), _with_family(values, named)]
     having = ("window",) if values.pop("window", 0) else ()
     request = Asked(values=values, having=having, runners=_runners(values, named))
     if request.runners[0].startswith("verify_eager"):
@@ -89,6 +102,26 @@ def _adjusted(values: dict[str, Any]) -> str:
         return ""
     values["num_draft_tokens"] = values["num_steps"] + 1
     return f"num_draft_tokens {tokens}: {values['num_draft_tokens']} with topk 1, as sglang adjusts it"
+
+
+def _paged(values: dict[str, Any]) -> str:
+    """Have the page size that sglang takes with a backend that has no other; the line that says so."""
+    facts = BACKEND_FACTS.get(values.get("backend", ""))
+    if facts is None or not facts.page_sizes or values.get("page_size", 1) in facts.page_sizes:
+        return ""
+    values["page_size"] = facts.page_sizes[-1]
+    return f"page_size {values['page_size']}, as sglang has it with {values['backend']}"
+
+
+def _with_family(values: dict[str, Any], named: Mapping[str, Argument]) -> str:
+    """Have the family that the model's path names, with sglang's name of its algorithm; the line that says so."""
+    family = family_of_path(str(named[_PATH].value)) if _PATH in named else ""
+    if not family or "family" in values:
+        return ""
+    values["family"] = family
+    if values.get("algorithm") == "EAGLE" and "EAGLE" not in FAMILY_FACTS[family].algorithms:
+        values["algorithm"] = "NEXTN"  # sglang's other name of it
+    return f"{named[_PATH]}: by its name, a tiny {family} of made weights runs in its place"
 
 
 def _runners(values: Mapping[str, Any], named: Mapping[str, Argument]) -> tuple[str, ...]:
@@ -139,7 +172,14 @@ def _drivable(request: Asked, refuses: Callable[[Setup], str]) -> tuple[Asked, l
     the core."""
     values: dict[str, Any] = {}
     lines = []
-    for field in sorted(request.values, key=lambda field: (field not in _CORE, field != "backend")):
+    family = FAMILY_FACTS.get(request.values.get("family", ""))
+    backend = request.values.get("backend", "")
+    # What both can be had with goes by the family; else the backend stays.
+    both = family and any(backend in family.backends.get(runner, ()) for runner in request.runners)
+    first = ("family", "backend") if both else ("backend",)
+    for field in sorted(
+        request.values, key=lambda field: (field not in _CORE, field not in first[:1], field not in first)
+    ):
         more = replace(request, values={**values, field: request.values[field]}, having=())
         try:
             reasons = [refuses(smallest_of(more, *pair)) for pair in pairs(more, "", "")]

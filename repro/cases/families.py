@@ -5,6 +5,7 @@ A setup's family says what attention keeps of a token and how layers are made; i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +29,8 @@ class FamilyFacts:
     that its backend has, in tokens; 0: any. prefills_halves: whether it prefills in half precision alone.
     eager_prefills: whether its prefills are driven without graphs alone. layered: whether a layer makes each of its
     drafts (enable_multi_layer_eagle). frozen: whether its draft model reads the target's KV cache and has none of its
-    own (FROZEN_KV_MTP)."""
+    own (FROZEN_KV_MTP). model_paths: a pattern of paths that people give such models, in lower case; empty: none is
+    known by it."""
 
     what: str
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -46,6 +48,7 @@ class FamilyFacts:
     eager_prefills: bool = False
     layered: bool = False
     frozen: bool = False
+    model_paths: str = ""
 
     @property
     def gathers(self) -> bool:
@@ -81,6 +84,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         # half precision and multiples of 256 in (256, 8192]): the smaller, and one that three heads divide.
         hidden_sizes=(512, 768),
         dtypes=("float16", "bfloat16"),
+        model_paths=r"deepseek.*(v3(?!\.2)|r1(?!.*distill))|kimi-k2",
     ),
     GLM: FamilyFacts(
         what="GLM-4.5 and 4.6: heads normed and rotated by half, and their next-token layer as the draft model",
@@ -90,6 +94,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         # The same kernel stands in front of this draft's layer.
         hidden_sizes=(512, 768),
         dtypes=("float16", "bfloat16"),
+        model_paths=r"glm-4\.[567](?!\d*v)",
     ),
     GDN: FamilyFacts(
         what="Qwen3-Next: layers of gated delta rule (GDN), whose state lies beside the KV cache, and full ones; their "
@@ -101,6 +106,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         # Triton's interpreter lacks bfloat16, and recurrent layers run on Triton over every backend.
         dtypes=("float16", "float32"),
         prefills_halves=True,
+        model_paths=r"qwen3.*next",
     ),
     MAMBA2: FamilyFacts(
         what="Nemotron-H: layers of Mamba2, whose state lies beside the KV cache, and full ones; a Llama drafts for it",
@@ -108,6 +114,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         algorithms=("EAGLE",),
         recurrent=True,
         dtypes=("float16", "float32"),
+        model_paths=r"nemotron-(h|nano|3)",
     ),
     KDA: FamilyFacts(
         what="Kimi-Linear: layers of Kimi delta attention (KDA), whose state lies beside the KV cache, and latent ones",
@@ -117,6 +124,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         recurrent=True,
         hidden_sizes=(512, 768),
         dtypes=("float16",),
+        model_paths=r"kimi-linear",
     ),
     DSA: FamilyFacts(
         what="DeepSeek-V3.2, GLM-5: latent attention over the keys that an indexer chooses (DSA), which has a cache of "
@@ -132,6 +140,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         page_size=64,
         # In a graph of a prefill the indexer is one operator, with compiled kernels within.
         eager_prefills=True,
+        model_paths=r"deepseek.*v3\.2|glm-5",
     ),
     MIMO: FamilyFacts(
         what="MiMo-V2-Flash's MTP layers, each of which makes one draft and has a KV cache of its own, with a Llama as "
@@ -157,6 +166,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         backends=dict.fromkeys(("decode", "verify"), ("triton", "fa3")),
         algorithms=("EAGLE", "EAGLE3"),
         sliding=True,
+        model_paths=r"gpt-oss",
     ),
 }
 # The window of a family with sliding layers, in a setup that was drawn for other models.
@@ -181,6 +191,12 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "gpt-oss over flashinfer": "sglang has no such server",
     "DSPARK": "no adapter drives its worker",
 }
+
+
+def family_of_path(path: str) -> str:
+    """The family of the model that people mean by this path; empty: none that is known by it."""
+    lower = path.lower()
+    return next((name for name, f in FAMILY_FACTS.items() if f.model_paths and re.search(f.model_paths, lower)), "")
 
 
 def facts_of(family: str, algorithm: str) -> FamilyFacts:

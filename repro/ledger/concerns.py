@@ -10,6 +10,7 @@ from repro.cases.case import Setup
 from repro.cases.close_names import close_to
 from repro.cases.codec import Seed
 from repro.cases.conditions import FAMILY, condition, names
+from repro.cases.families import family_of_path
 from repro.cases.launch import opened
 from repro.cases.option import SERVER, Option
 from repro.cases.options import OPTION, OPTIONS
@@ -24,7 +25,9 @@ from repro.upstream.findings import SYMPTOMS, PublishedBug, of_seed
 # Arguments that say which backend a runner has, or which runner there is, and are no option of a setup.
 _DEVICE, _MODE, _DRAFT = "device", "speculative_attention_mode", "speculative_draft_attention_backend"
 _EAGER, _MULTI_LAYER, _RANKS = "disable_cuda_graph", "enable_multi_layer_eagle", "attn_dp_size"
-ALSO = (_DEVICE, _MODE, _DRAFT, "decode_attention_backend", "prefill_attention_backend", _EAGER, _MULTI_LAYER, _RANKS)
+_PATH, _SPARSE = "model_path", "dsa_decode_backend"
+_BACKENDS = ("decode_attention_backend", "prefill_attention_backend", _SPARSE)
+ALSO = (_DEVICE, _MODE, _DRAFT, *_BACKENDS, _EAGER, _MULTI_LAYER, _RANKS, _PATH)
 _FROZEN = "FROZEN_KV_MTP"
 _EXACT = frozenset({"algorithm", "topk", "num_steps", "num_draft_tokens", "page_size"})
 _ANY_BACKEND = ("kv_move", "cpu_decode")  # they are what they are, whichever backend the flags name
@@ -69,6 +72,8 @@ def server(arguments: Iterable[Argument], known: Collection[str], release: str) 
         elif name not in ALSO and known and argument.is_flag and name.removeprefix("no_") not in known:
             raise BadOption(f"{argument.place}: no such argument of sglang{close_to(name, [*known, *NAMED])}")
         texts[name] = str(argument.value)
+    if family := family_of_path(texts.get(_PATH, "")):
+        values.setdefault("family", family)
     if texts.get(_RANKS, "1") not in ("1", "None"):
         values["dp_attention"] = True
     if "algorithm" not in values:
@@ -121,7 +126,7 @@ def _backend(runner: str, texts: Mapping[str, str]) -> str:
     decodes = runner in ("draft", "draft_v1", "decode") or texts.get(_MODE) == "decode"
     phase = texts.get(f"{'decode' if decodes else 'prefill'}_attention_backend", "")
     drafts = texts.get(_DRAFT, "") if runner in ("draft", "draft_v1", "draft_extend", "multi_layer") else ""
-    return drafts or phase or texts.get("attention_backend", "")
+    return texts.get(_SPARSE) or drafts or phase or texts.get("attention_backend", "")
 
 
 def concerns(

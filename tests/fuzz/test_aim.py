@@ -6,6 +6,7 @@ import itertools
 import json
 from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,6 +185,29 @@ def test_the_flags_of_a_server_become_an_aim_and_say_what_became_of_each() -> No
     )
     nearer = asked(["topk=2", "cuda_graph_max_bs=16"], [], [], request)
     assert "--set speculative_eagle_topk=2" in str(nearer.aim) and "cuda_graph_max_bs_decode=16" in str(nearer.aim)
+
+
+@pytest.mark.parametrize(
+    ("flags", "values", "runner", "lines"),
+    [
+        ("zai-org/GLM-4.6 --attention-backend fa3", {"family": "glm4_moe", "backend": "fa3"}, "draft", 1),
+        ("/models/DeepSeek-V3-0324", {"family": "deepseek_v3"}, "draft", 1),
+        (
+            "deepseek-ai/DeepSeek-V3.2 --attention-backend dsa --dsa-decode-backend fa3",
+            {"family": "deepseek_v32", "backend": "fa3", "algorithm": "NEXTN"},
+            "round",
+            1,
+        ),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", {}, "draft", 1),
+        ("m --attention-backend trtllm_mha", {"backend": "trtllm_mha", "page_size": 64}, "draft", 2),
+        # Its target alone is driven, and the backend that is asked for stays.
+        ("openai/gpt-oss-20b --attention-backend flashinfer", {"backend": "flashinfer"}, "draft", 2),
+    ],
+)
+def test_a_models_path_names_its_family(flags: str, values: dict[str, Any], runner: str, lines: int) -> None:
+    request = like(arguments(f"--speculative-algorithm EAGLE --model-path {flags}"), KNOWN)
+    assert dict(request.values) == {"algorithm": "EAGLE"} | values
+    assert request.runners[0] == runner and len(request.lines) == lines, request.lines
 
 
 @pytest.mark.parametrize(
