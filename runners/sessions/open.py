@@ -20,7 +20,7 @@ import torch
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup, Target, engine_refuses
-from repro.cases.families import is_recurrent
+from repro.cases.families import family_facts, is_recurrent
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines import building
 from runners.engines.active import engine
@@ -61,8 +61,9 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     if refusal := engine_refuses(setup, target.engine):
         raise Unsupported(refusal)
     ranked = setup.dp_attention and RUNNER_FACTS[setup.runner].serves
-    # Up to 0.5.19 the states of drafts are made there by name, and up to 0.5.13 the inputs of a rank without requests.
-    if kernels.names_cuda or is_recurrent(setup) or ranked:
+    # Made there by name: up to 0.5.19 the states of drafts, up to 0.5.15 the places of a layered draft's, and up to
+    # 0.5.13 the inputs of a rank without requests.
+    if kernels.names_cuda or is_recurrent(setup) or family_facts(setup).layered or ranked:
         engine.accept_literal_cuda()
     if kernels.on_sm100:
         trtllm.listen()

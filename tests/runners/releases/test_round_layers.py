@@ -10,7 +10,7 @@ import pytest
 
 from oracles import kv_indices, kv_rows, rounds, slot0_padding, staged
 from oracles.catalogue import judge_all, overall
-from repro.cases.case import Case, Setup
+from repro.cases.case import Case, Setup, Target
 from repro.cases.families import MIMO
 from repro.cases.release_list import NEWEST
 from repro.cases.rows.serving import launched, layer_name, runner_of
@@ -31,6 +31,7 @@ SETUPS = {
     "fa3, all layers in one graph": replace(OVER_FA3, one_graph=True, overlap=True),
     "fa3, a graph for each layer": OVER_FA3,
 }
+OLDEST = Target("0.5.15.post1", "emulated")
 RUNNER = "sglang/srt/speculative/multi_layer_eagle_draft_extend_cuda_graph_runner.py"
 WORKER = "sglang/srt/speculative/multi_layer_eagle_worker_v2.py"
 PLANTS = {
@@ -138,6 +139,16 @@ def test_a_padded_row_that_keeps_a_request_is_seen_once_for_all_layers(newest: P
     assert [(each.oracle, each.where, each.runner) for each in failures] == [
         (slot0_padding.ORACLE, "padded rows of req_pool_indices", "multi_layer")
     ]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(OLDEST.sglang)
+def test_the_oldest_release_verifies_without_a_graph_by_no_plan() -> None:
+    """See docs/findings/multi-layer-verify-without-metadata.md."""
+    case = Case(setup=LAYERS, steps=STEPS)
+    with Pool(OLDEST) as pool:
+        failures = {(each.oracle, each.where) for each in judge_all(case, pool.run(case)) if each.status is Status.FAIL}
+    assert failures == {(rounds.ORACLE, "verify logits")}
 
 
 @pytest.mark.exhaustive
