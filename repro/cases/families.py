@@ -53,7 +53,7 @@ class FamilyFacts:
     @property
     def gathers(self) -> bool:
         """True if its layers gather the tokens of all ranks under data-parallel attention, in rounds."""
-        return self.own_drafts and not self.layered
+        return self.own_drafts and not (self.layered or self.frozen)
 
     def dtypes_of(self, runner: str) -> tuple[str, ...]:
         """Its types in draws of this runner's setups; where empty, those of other models."""
