@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any
 
 from sglang.srt.server_args import ServerArgs
@@ -40,6 +40,36 @@ from runners.releases.workers.rendezvous import in_memory
 _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
 # Options that a worker is not given by their values: what it is given instead is told here, or where it is built.
 _BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "overlap", "pool", "prefill_max_bs"}
+
+# Setups that earlier releases are not driven with: which, the first release that is, and the refusal.
+_SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
+    (lambda s: s.family == DSA, dsa.SINCE, "sparse attention runs through compiled kernels without a stand-in"),
+    (lambda s: s.family == GEMMA, gemma4.SERVED_SINCE, "rounds of frozen-KV drafts are not driven"),
+    (lambda s: s.family == MIMO, mimo.SERVED_SINCE, "rounds of multi-layer drafts are not driven"),
+    (
+        lambda s: is_recurrent(s) and RUNNER_FACTS[s.runner].serves,
+        recurrent.SERVED_SINCE,
+        "rounds of recurrent models are not driven",
+    ),
+    (lambda s: s.algorithm in IN_BLOCKS, blocks.SINCE, "another worker drafts blocks"),
+    (
+        lambda s: s.algorithm in IN_BLOCKS and s.logprobs,
+        blocks.LOGPROBS_SINCE,
+        "log-probabilities are refused where blocks are drafted",
+    ),
+    # Rules of ServerArgs._disable_breakable_cudagraph_if_incompatible (server_args.py, 0.5.15.post1:3335), which a
+    # backend that is asked for by its name passes by.
+    (
+        lambda s: bool(s.prefill_max_bs) and is_latent(s) and s.family != DSA,
+        "0.5.18",
+        "sglang switches prefill graphs off with latent attention",
+    ),
+    (
+        lambda s: bool(s.prefill_max_bs) and s.dp_attention,
+        "0.5.17",
+        "sglang switches prefill graphs off with data-parallel attention",
+    ),
+)
 
 
 def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) -> dict[str, Any]:
@@ -88,39 +118,24 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
         deterministic.prepare(device)
     if is_latent(setup) and flashinfer_mla.is_used(setup) and device == "cuda":
         raise Unsupported("the plan of flashinfer's MLA kernel is recorded on the emulated engine alone")
-    if setup.algorithm in IN_BLOCKS:
-        _need_blocks(setup)
+    release = release_order(present_release())
+    for concerns, since, refusal in _SINCE:
+        if release < release_order(since) and concerns(setup):
+            raise Unsupported(f"before {since} {refusal}")
     arguments: dict[str, Any] = {}
     if setup.family == DSA:
-        if release_order(present_release()) < release_order(dsa.SINCE):
-            raise Unsupported(f"before {dsa.SINCE} sparse attention runs through compiled kernels without a stand-in")
         sparse.prepare(device)
         arguments = dsa.arguments(known)
-    if setup.family == GEMMA and release_order(present_release()) < release_order(gemma4.SERVED_SINCE):
-        raise Unsupported(f"before {gemma4.SERVED_SINCE} rounds of frozen-KV drafts are not driven")
     if setup.family == MIMO:
-        if release_order(present_release()) < release_order(mimo.SERVED_SINCE):
-            raise Unsupported(f"before {mimo.SERVED_SINCE} rounds of multi-layer drafts are not driven")
         arguments = mimo.arguments(setup)
     if is_recurrent(setup):
-        since = recurrent.SERVED_SINCE if RUNNER_FACTS[setup.runner].serves else ""
-        if since and release_order(present_release()) < release_order(since):
-            raise Unsupported(f"before {since} rounds of recurrent models are not driven")
         recurrent.prepare(setup, device)
         arguments = recurrent.arguments(setup)
-        if release_order(present_release()) >= release_order(recurrent.KEPT_SINCE):
+        if release >= release_order(recurrent.KEPT_SINCE):
             arguments |= recurrent.keeping(setup, known)
     if setup.kv_dtype:
         quantised.prepare(device)
     return arguments
-
-
-def _need_blocks(setup: Setup) -> None:
-    """Unsupported if this release drafts no blocks, or refuses a part of the setup where it does."""
-    if release_order(present_release()) < release_order(blocks.SINCE):
-        raise Unsupported(f"before {blocks.SINCE} another worker drafts blocks")
-    if setup.logprobs and release_order(present_release()) < release_order(blocks.LOGPROBS_SINCE):
-        raise Unsupported(f"before {blocks.LOGPROBS_SINCE} log-probabilities are refused where blocks are drafted")
 
 
 def _options(setup: Setup, known: Container[str]) -> dict[str, Any]:
