@@ -18,6 +18,7 @@ import torch
 from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.case import Request, Setup
 from repro.cases.layout import req_to_token
+from repro.cases.releases import release_order
 from repro.cases.rows.serving import BLOCK, ELSEWHERE, launched, layer_name, runner_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
@@ -28,7 +29,7 @@ from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.others import Others
 from runners.releases.backends import paged_calls
 from runners.releases.live import Family, Given, Live
-from runners.releases.options import dp_ranks
+from runners.releases.options import blocks, dp_ranks
 from runners.sessions import layers
 from runners.sessions.extents import extents
 from runners.sessions.observe.bucket import captured_for
@@ -154,7 +155,8 @@ class Launches:
         """The request table, and the list of sliding layers' KV slots where they have their own, but in releases that
         order all accesses to them. What the scheduler writes in that list is of slots that it takes or frees: a forward
         under way reads it for a request that has ended, whose result is dropped."""
-        if hasattr(self.scheduler, "_apply_war_barrier"):
+        is_first = release_order(catalogue.present_release()) < release_order(blocks.ORDERED_SINCE)
+        if hasattr(self.scheduler, "_apply_war_barrier") and not (serving.drafts_blocks(self.scheduler) and is_first):
             return frozenset()
         pool = self.scheduler.tp_worker.model_runner.token_to_kv_pool
         written = (self.scheduler.req_to_token_pool.req_to_token, getattr(pool, "full_to_swa_index_mapping", None))

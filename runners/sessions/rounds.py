@@ -27,6 +27,8 @@ ROUND, PREFILL, RETRACTED = 0, 1, 2
 # The inputs of the next draft, and the tree's links from a node to its first child and to the next one of its parent.
 NEXT = ("topk_p", "topk_index", "hidden_states")
 HANDED = (*NEXT, "bonus_tokens")
+# The names that the first worker of blocks has for them.
+_OLDER = {"bonus_tokens": "verified_id"}
 LINKS = ("retrieve_next_token", "retrieve_next_sibling")
 
 
@@ -164,7 +166,9 @@ class Rounds:
         tokens = result.next_token_ids.view(count, -1).masked_fill(place >= accepted[:, None], -1)
         self._see("accepted", accepted)
         self._see("tokens", tokens)
-        self._see("bonus", result.next_draft_input.bonus_tokens)
+        bonus = _filled(result.next_draft_input, "bonus_tokens")
+        assert bonus is not None
+        self._see("bonus", bonus)
         self._see("logits", projected(logits), rows=count)
         self.seen[-1].hold()
         self.verified.append(
@@ -186,7 +190,7 @@ class Rounds:
 
 def _filled(handed: Any, name: str) -> torch.Tensor | None:
     """The value that is handed on under this name; None if it has no entries."""
-    value: torch.Tensor | None = getattr(handed, name, None)
+    value: torch.Tensor | None = getattr(handed, name, getattr(handed, _OLDER.get(name, name), None))
     return value if value is not None and value.numel() else None
 
 

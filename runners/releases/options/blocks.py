@@ -12,6 +12,8 @@ from runners.releases import model
 SINCE = "0.5.14"
 # Before, each request for log-probabilities is refused (validate_dflash_request, 0.5.17 dflash_utils.py:843).
 LOGPROBS_SINCE = "0.5.18"
+# Before, its scheduler leaves out the wait that orders all accesses to the request table (0.5.14 scheduler.py:1484).
+ORDERED_SINCE = "0.5.15.post1"
 # The layers of the target behind which the hidden states come that a block's draft is given.
 FEATURES = (0, 1)
 

@@ -3,7 +3,7 @@ of a GPU are taken."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 from oracles.catalogue import judge_all, overall
 from oracles.planned import RESERVED_BLOCKS, judge
-from repro.cases.case import Case, Request, Setup, Step, problems
+from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.cases.release_list import NEWEST
 from repro.cases.rows.serving import BLOCK, launched, runner_of
 from repro.shrinking.moves import refit
@@ -19,6 +19,7 @@ from repro.traces.finding import Status
 from repro.traces.paths import Recorded
 from repro.traces.trace import End, RecordedArray, Termination, Trace
 from runners.processes.pool import Pool
+from tests.builders.planted import planted
 
 SETUP = Setup(
     runner="round",
@@ -68,6 +69,59 @@ def test_so_they_are_by_other_ways(changes: dict[str, Any], newest: Pool) -> Non
     trace = newest.run(case)
     assert not [verdict for verdict in judge_all(case, trace) if verdict.status is Status.FAIL]
     assert _accepted(trace).max() > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """A bug of sglang, and who sees it on a setup with these changes."""
+
+    file: str
+    function: str
+    old: str
+    new: str
+    seen_by: frozenset[str]
+    changes: dict[str, Any]
+
+
+_INFO, _WORKER = "sglang/srt/speculative/dflash_info_v2.py", "sglang/srt/speculative/dflash_worker_v2.py"
+PLANTS = {
+    "slots are reserved for one block, and lengths on the host are those of the round before": Plant(
+        file=_INFO,
+        function="DFlashDraftInputV2.prepare_for_decode",
+        old="reserve = 2 * block_size",
+        new="reserve = block_size",
+        seen_by=frozenset({"kv_rows"}),
+        changes={"overlap": True, "page_size": 1},
+    ),
+    "the last slot of what is allocated is recorded for nobody": Plant(
+        file="sglang/srt/mem_cache/allocation.py",
+        function="alloc_for_spec_decode",
+        old="max(req.kv.kv_allocated_len, nxt_kv_len)",
+        new="max(req.kv.kv_allocated_len, nxt_kv_len - tree_cache.token_to_kv_pool_allocator.page_size)",
+        seen_by=frozenset({"ended"}),  # by sglang's own count of an idle pool
+        changes={"page_size": 16},
+    ),
+    "a row of hidden states belongs to the token before": Plant(
+        file=_WORKER,
+        function="DFlashWorkerV2.forward_batch_generation",
+        old="target_hidden=hidden.reshape(-1, hidden.shape[-1]),",
+        new="target_hidden=hidden.roll(1, 1).reshape(-1, hidden.shape[-1]),",
+        seen_by=frozenset({"kv_rows"}),
+        changes={},
+    ),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(NEWEST)
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_of_blocks_is_seen(name: str, newest: Pool) -> None:
+    plant = PLANTS[name]
+    case = replace(CASE, setup=replace(SETUP, **plant.changes))
+    newest.change(planted(Target(NEWEST, "emulated"), plant.file, plant.function, plant.old, plant.new))
+    trace = newest.run(case)
+    seen = {verdict.oracle for verdict in judge_all(case, trace) if verdict.status is Status.FAIL}
+    assert seen >= plant.seen_by, (seen, trace.ended)
 
 
 def test_a_block_has_one_step_and_any_length() -> None:
