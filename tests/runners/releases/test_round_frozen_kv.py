@@ -24,7 +24,7 @@ from tests.runners.releases.test_round_plants import TARGET, Plant
 
 FROZEN = replace(CHAIN, family=GEMMA, window=7, swa=True, overlap=True)
 SETUPS = {
-    "a chain": replace(FROZEN, disagreement=30),
+    "a chain, and a vocabulary without whole blocks": replace(FROZEN, disagreement=30, vocab_size=200),
     "pages and a tree cache": replace(FROZEN, page_size=4, radix=True),
 }
 RUNNER = "sglang/srt/speculative/frozen_kv_mtp_cuda_graph_runner.py"

@@ -48,5 +48,7 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup) -> None:
         if parameter.dim() < 2 and len(parameter) != len(values):  # a norm, whose mean is over zeros as well
             parameter.data.fill_(float(values[0]) * (len(values) / len(parameter)) ** 0.5)
             continue
+        # One head may have rows behind the vocabulary, to be a multiple of blocks, where the other has none.
+        both = tuple(slice(min(sizes)) for sizes in zip(parameter.shape, values.shape, strict=True))
         parameter.data.zero_()
-        parameter.data[tuple(slice(size) for size in values.shape)] = values.to(parameter)
+        parameter.data[both] = values[both].to(parameter)
