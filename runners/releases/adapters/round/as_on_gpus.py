@@ -62,6 +62,8 @@ _HELD_WEAKLY = "sglang.srt.compilation.weak_ref_tensor"
 # Native functions for verifying by sampling, and the modules that import them, where they do, only on a GPU.
 _SAMPLING = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
 _SAMPLE = ("sgl_kernel", "sglang.srt.speculative.eagle_info_v2", "sglang.srt.speculative.eagle_utils")
+# 0.5.21 and 0.5.22 import these where a batch is verified by sampling (eagle_utils.py, 0.5.22:954 and :970).
+_RENORM, _BY_SAMPLING = "flashinfer.sampling", "sglang.kernels.ops.speculative.sampling"
 # Functions that copy to the host while the device goes on.
 _COPIES_TO_HOST = ("async_d2h", "_async_d2h")
 _GIBIBYTES = 64.0
@@ -115,6 +117,14 @@ def _stand_in() -> None:
     if _is_there(_HELD_WEAKLY):
         native_imports.stand_in(_HELD_WEAKLY)
         vars(importlib.import_module(_HELD_WEAKLY))["weak_ref_tensors"] = lambda tensors: tensors
+    if not _is_there(_RENORM):
+        native_imports.stand_in("flashinfer", _RENORM)
+    vars(importlib.import_module(_RENORM)).update(
+        top_k_renorm_probs=sampling.top_k_renorm_prob, top_p_renorm_probs=sampling.top_p_renorm_prob
+    )
+    if _is_there(_BY_SAMPLING):
+        sampled = vars(importlib.import_module(_BY_SAMPLING))
+        sampled["tree_speculative_sampling_target_only"] = sampling.tree_speculative_sampling_target_only
     kernels: list[ModuleType] = [importlib.import_module("sgl_kernel")]
     if _is_there("sglang.kernels.ops.speculative.tree"):
         kernels.append(importlib.import_module("sglang.kernels.ops.speculative.tree"))
