@@ -108,6 +108,14 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
     return {name: value for name, value in arguments.items() if name in known or name not in _GONE}
 
 
+def refuse(setup: Setup) -> None:
+    """Unsupported if this release is not driven with such a setup."""
+    release = release_order(present_release())
+    for concerns, since, refusal in _SINCE:
+        if release < release_order(since) and concerns(setup):
+            raise Unsupported(f"before {since} {refusal}")
+
+
 def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any]:
     """The arguments of a setup's model, after sglang is prepared for it. Unsupported if this engine cannot serve it."""
     if not BACKEND_FACTS[setup.backend].on_cpu:
@@ -118,10 +126,7 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
         deterministic.prepare(device)
     if is_latent(setup) and flashinfer_mla.is_used(setup) and device == "cuda":
         raise Unsupported("the plan of flashinfer's MLA kernel is recorded on the emulated engine alone")
-    release = release_order(present_release())
-    for concerns, since, refusal in _SINCE:
-        if release < release_order(since) and concerns(setup):
-            raise Unsupported(f"before {since} {refusal}")
+    refuse(setup)
     arguments: dict[str, Any] = {}
     if setup.family == DSA:
         sparse.prepare(device)
@@ -131,7 +136,7 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
     if is_recurrent(setup):
         recurrent.prepare(setup, device)
         arguments = recurrent.arguments(setup)
-        if release >= release_order(recurrent.KEPT_SINCE):
+        if release_order(present_release()) >= release_order(recurrent.KEPT_SINCE):
             arguments |= recurrent.keeping(setup, known)
     if setup.kv_dtype:
         quantised.prepare(device)

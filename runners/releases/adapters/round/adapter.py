@@ -19,6 +19,7 @@ from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.round.scheduler import constructed
 from runners.releases.options.algorithms import verifying
 from runners.releases.workers import present
+from runners.releases.workers.arguments import refuse
 from runners.releases.workers.building import as_on_hopper
 from runners.targets import pinned
 
@@ -28,6 +29,7 @@ published = present.GENERATION.published
 
 def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
     """published: of this release, which makes server arguments of keyword arguments and no process groups."""
+    refuse(setup)
     as_on_gpus.prepare()
     in_blocks = setup.algorithm in IN_BLOCKS
     if in_blocks:

@@ -19,6 +19,8 @@ _HOOK = "sglang.srt.arg_groups.speculative_hook"
 _FORWARD = "sglang.srt.model_executor.model_runner"
 _POOL = "sglang.srt.mem_cache.memory_pool"
 _SAMPLING = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
+# Checks the arguments of a server, up to 0.5.20; later releases ask the platform.
+_HANDLES, _VIEW = "_handle_dflash", "resolving_view"
 # What says whether verify may sample, and a method that writes through a Triton kernel on a GPU.
 _SAMPLES, _WRITES = "_DFLASH_SAMPLING_VERIFY_AVAILABLE", "set_kv_buffer_prefix_valid"
 # Measures how much memory of a GPU a sampling verify takes, before there are requests.
@@ -38,6 +40,18 @@ class _Platform:
 
     def supports_speculative_draft_attention_backend(self, algorithm: str, backend: str) -> bool:
         return True
+
+
+class _OnGpu:
+    """A view of a server's arguments, in which the device is a GPU."""
+
+    device = "cuda"
+
+    def __init__(self, view: Any) -> None:
+        self._view = view
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
 
 
 def prepare() -> None:
@@ -97,11 +111,33 @@ def typed() -> Iterator[None]:
 def accepted() -> Iterator[None]:
     """While entered, arguments of a server for a CPU may have the algorithm, which is for GPUs."""
     hook: Any = importlib.import_module(_HOOK)
-    if engine.device != "cpu" or not hasattr(hook, "current_platform"):
+    if engine.device != "cpu":
         yield
         return
-    kept, hook.current_platform = hook.current_platform, _Platform()
+    asks = "current_platform" if hasattr(hook, "current_platform") else _HANDLES
+    kept = getattr(hook, asks)
+    setattr(hook, asks, _Platform() if asks != _HANDLES else _told_of_a_gpu(kept))
     try:
         yield
     finally:
-        hook.current_platform = kept
+        setattr(hook, asks, kept)
+
+
+def _told_of_a_gpu(handle: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The same check of a server's arguments, of a server on a GPU."""
+    hook: Any = importlib.import_module(_HOOK)
+
+    def handled(args: Any) -> None:
+        if view := getattr(hook, _VIEW, None):  # since 0.5.19, which has arguments written by nobody
+            setattr(hook, _VIEW, lambda args: _OnGpu(view(args)))
+            try:
+                return handle(args)
+            finally:
+                setattr(hook, _VIEW, view)
+        device, args.device = args.device, "cuda"
+        try:
+            return handle(args)
+        finally:
+            args.device = device
+
+    return handled
