@@ -62,7 +62,7 @@ def server(arguments: Iterable[Argument], known: Collection[str], release: str) 
     values: dict[str, Any] = {
         option.field: option.default for option in OPTIONS if option.part == SERVER and option.later
     }
-    values["page_size"] = 1
+    values |= {"page_size": 1, "overlap": True, "radix": True}
     texts: dict[str, str] = {}
     for argument in opened(arguments):
         name = full_name(argument.name, [*known, *ALSO])
@@ -106,7 +106,7 @@ def _runners(values: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[tu
     layers = texts.get(_MULTI_LAYER, "").lower() == "true"
     if not eager:
         frozen = algorithm == _FROZEN
-        drafts = ("multi_layer",) if layers else () if frozen else ("draft", "draft_v1", "draft_extend", "round")
+        drafts = ("multi_layer", "round") if layers else () if frozen else ("draft", "draft_v1", "draft_extend", "round")
         yield from ((name, "") for name in (*drafts, "verify"))
         if not layers and algorithm != "EAGLE3":
             yield "frozen_kv_mtp", "" if frozen else "the drafts are by a Gemma 4 assistant"
