@@ -76,6 +76,7 @@ SETTINGS = (
     "page_size",
     "speculative_adaptive",
     "speculative_algorithm",
+    "speculative_dflash_block_size",
     "speculative_eagle_topk",
     "speculative_num_draft_tokens",
     "speculative_num_steps",
