@@ -116,7 +116,8 @@ def _by_runner(setup: Setup, record: Record) -> Mapping[str, _Launches]:
 def _requests(setup: Setup, batch: Mapping[str, Array]) -> Iterator[Request]:
     """Their rows of the request table come behind row 0, in the order of the batch. Where tokens are extended, lengths
     count them."""
-    lengths = batch["seq_lens"].reshape(len(batch["seq_lens"]), -1)[:, 0].astype(np.int64)
+    lengths = batch["seq_lens"].astype(np.int64)
+    lengths = lengths[:, 0] if lengths.ndim > 1 else lengths
     accepted = batch.get("num_accept_tokens")
     more = 0 if accepted is None else setup.num_draft_tokens
     for row, length in enumerate(lengths.tolist()):
