@@ -106,8 +106,8 @@ def _runners(values: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[tu
     layers = texts.get(_MULTI_LAYER, "").lower() == "true"
     if not eager:
         frozen = algorithm == _FROZEN
-        own = ("multi_layer",) if layers else () if frozen else ("draft", "draft_v1", "draft_extend")
-        yield from ((name, "") for name in (*own, "round", "verify"))
+        drafting = ("multi_layer",) if layers else () if frozen else ("draft", "draft_v1", "draft_extend")
+        yield from ((name, "") for name in (*drafting, "round", "verify"))
         if not layers and algorithm != "EAGLE3":
             yield "frozen_kv_mtp", "" if frozen else "the drafts are by a Gemma 4 assistant"
     if eager or values["dp_attention"]:
