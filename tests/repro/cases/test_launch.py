@@ -83,7 +83,7 @@ def words(setup: Setup) -> list[str]:
 
 def test_a_printed_command_can_be_aimed_at() -> None:
     known = {"model_path", "speculative_draft_model_path", "tp_size", "dp_size", "device", "enable_torch_compile"}
-    known |= {"enable_multi_layer_eagle", "disable_cuda_graph", "json_model_override_args"}
+    known |= {"enable_multi_layer_eagle", "enable_dp_lm_head", "disable_cuda_graph", "json_model_override_args"}
     for setup in STORED:
         if setup.runner in ("cpu_decode", "kv_move"):
             continue

@@ -12,6 +12,7 @@ from repro.cases import codec
 from repro.cases.case import ENGINES, engine_refuses
 from repro.cases.release_list import ADAPTED, has_runner
 from repro.cases.releases import expected
+from repro.cases.runner_facts import IN_BLOCKS
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from runners.targets.mended import counts_as
@@ -41,7 +42,8 @@ def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None
     setup = seed.case.setup
     having = [release for release in ADAPTED if has_runner(release, setup.runner, setup.backend)]
     outcomes = {release: expected(seed.about, release) for release in having}
-    if setup.adaptive or setup.rejection or setup.swa or setup.family or setup.prefill_max_bs:  # none in the oldest
+    later = setup.adaptive, setup.rejection, setup.swa, setup.family, setup.prefill_max_bs, setup.algorithm in IN_BLOCKS
+    if any(later):  # none in the oldest
         outcomes = dict(itertools.dropwhile(lambda each: each[1] is None, outcomes.items()))
     assert None not in outcomes.values(), outcomes
     by_engine = [expected(seed.about, release, engine) for release in outcomes for engine in ENGINES]
