@@ -31,7 +31,7 @@ _IMPLIED = {
     "model_path": _MODEL,
     "speculative_draft_model_path": _MODEL,
 }
-# Values that are the model's own; attention of sparse models is told apart by its decode passes.
+# Values that are the model's own; sparse models name the backend of their decode passes.
 _MODELS_OWN = {
     ("backend", "dsa"),
     ("backend", "nsa"),

@@ -22,7 +22,7 @@ def layer_of(setup: Setup, cache: str) -> int:
 
 
 class Drawn:
-    """The draws of a case's rounds. Mutable: it is told of each round in turn."""
+    """The draws of a case's rounds. Mutable: follow() takes each round in turn."""
 
     def __init__(self, setup: Setup, record: Record) -> None:
         self._setup, self._record = setup, record

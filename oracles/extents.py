@@ -31,7 +31,7 @@ _OTHERWISE = OF_RANKS | {
     "global_num_tokens_for_logprob_cpu",
     "mamba_clear_indices",
 }
-# Fields of what a block's draft is told.
+# Fields of the spec_info of a block's draft.
 _DRAFTED = "spec_info."
 _OTHERWISE_PARTS = ("mask", "indptr", "kv_indices", "last_page_len", "window_")
 

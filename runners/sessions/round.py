@@ -178,8 +178,8 @@ class Served:
 
     @contextmanager
     def _without_graphs(self) -> Iterator[None]:
-        """Begin and end in the first state of an adaptive worker, as a switch of states sets graphs anew. Of what
-        another rank decodes nothing is told, so that no batch is padded."""
+        """Begin and end in the first state of an adaptive worker, as a switch of states sets graphs anew. Another
+        rank decodes nothing meanwhile, so that no batch is padded."""
         self.adapting.start_over()
         self.wire.others.decodes = False
         in_blocks = serving.drafts_blocks(self.scheduler)

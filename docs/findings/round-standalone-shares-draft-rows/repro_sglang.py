@@ -48,7 +48,7 @@ EXPECTED, wrong = "a prompt takes no cached row of the draft that was computed f
 FIRST, SECOND = [1, 2, 3, 7], [1, 2, 3, 9]  # two prompts; the draft's KV row of token 3 comes from 3 and the token behind it
 
 class Told(Exception):
-    """What the tree cache is to be made with."""
+    """The arguments of the tree cache."""
 
 def told(**params):
     raise Told(params["is_eagle"])

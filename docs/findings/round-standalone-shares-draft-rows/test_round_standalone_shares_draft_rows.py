@@ -56,7 +56,7 @@ class TestBuildKvCache(CustomTestCase):
         FIRST, SECOND = [1, 2, 3, 7], [1, 2, 3, 9]
 
         class Told(Exception):
-            """What the tree cache is to be made with."""
+            """The arguments of the tree cache."""
 
         def told(**params):
             raise Told(params["is_eagle"])

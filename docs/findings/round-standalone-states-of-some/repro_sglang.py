@@ -56,7 +56,7 @@ runs = MagicMock(batch_size=1, input_ids=torch.zeros(WIDTH, dtype=torch.int64, d
 states = module.EAGLEDraftExtendCudaGraphRunner.execute(runner, runs, torch.zeros(1, dtype=torch.int64, device=DEVICE)).hidden_states
 
 def drafts(hidden_states):
-    """Of one request, as the scheduler's batch keeps them between rounds."""
+    """Drafts for one request, as a batch of the scheduler keeps them between rounds."""
     one = torch.zeros(1, 1, device=DEVICE)
     return EagleDraftInput(topk_p=one, topk_index=one.long(), bonus_tokens=one[0].int(), hidden_states=hidden_states)
 

@@ -88,7 +88,7 @@ class TestExecute(CustomTestCase):
         ).hidden_states
 
         def drafts(hidden_states):
-            """Of one request, as the scheduler's batch keeps them between rounds."""
+            """Drafts for one request, as a batch of the scheduler keeps them between rounds."""
             one = torch.zeros(1, 1, device=DEVICE)
             return EagleDraftInput(
                 topk_p=one,

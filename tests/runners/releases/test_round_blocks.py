@@ -93,7 +93,7 @@ PLANTS = {
         seen_by=frozenset({"kv_rows"}),
         changes={"overlap": True, "page_size": 1},
     ),
-    "the last slot of what is allocated is recorded for nobody": Plant(
+    "the last slot of an allocation is recorded for no request": Plant(
         file="sglang/srt/mem_cache/allocation.py",
         function="alloc_for_spec_decode",
         old="max(req.kv.kv_allocated_len, nxt_kv_len)",

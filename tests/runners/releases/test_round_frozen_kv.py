@@ -75,7 +75,7 @@ def test_a_draft_has_the_targets_window() -> None:
     ],
 )
 def test_a_server_that_is_not_driven_is_refused(changes: dict[str, object], words: str) -> None:
-    setup: Setup = replace(FROZEN, **changes)  # type: ignore[arg-type]
+    setup: Setup = replace(FROZEN, **changes)  # type: ignore[arg-type]  # any field
     assert f"setup: {words}" in setup_problems(setup)
 
 

@@ -88,7 +88,7 @@ def test_each_layer_has_launches_of_its_own() -> None:
     ],
 )
 def test_a_server_that_is_not_driven_is_refused(changes: dict[str, object], words: str) -> None:
-    setup: Setup = replace(LAYERS, **changes)  # type: ignore[arg-type]
+    setup: Setup = replace(LAYERS, **changes)  # type: ignore[arg-type]  # any field
     assert f"setup: {words}" in setup_problems(setup)
 
 

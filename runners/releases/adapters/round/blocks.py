@@ -128,7 +128,7 @@ def _told_of_a_gpu(handle: Callable[[Any], None]) -> Callable[[Any], None]:
     hook: Any = importlib.import_module(_HOOK)
 
     def handled(args: Any) -> None:
-        if view := getattr(hook, _VIEW, None):  # since 0.5.19, which has arguments written by nobody
+        if view := getattr(hook, _VIEW, None):  # since 0.5.19, where arguments are read-only
             setattr(hook, _VIEW, lambda args: _OnGpu(view(args)))
             try:
                 return handle(args)

@@ -1,4 +1,4 @@
-"""The other rank of data-parallel attention, as its batches are told: a schedule says how many requests it has."""
+"""The other rank of data-parallel attention, by its batches: a schedule says how many requests it has."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _MODES = "sglang.srt.model_executor.forward_batch_info"
 
 @dataclass(slots=True)
 class Others:
-    """Mutable: the schedule begins each iteration of the event loop, in which batches are told once or twice. requests:
-    those that run there. tokens: of their prompts, in the iteration in which they arrive. batch_size: of the batch
-    that was told last. prefills_max: tokens of the largest prefill graph. decodes: whether batches that decode are told
-    of."""
+    """Mutable: the schedule begins each iteration of the event loop, in which ranks exchange batches once or twice.
+    requests: those that run there. tokens: of their prompts, in the iteration in which they arrive. batch_size: of the
+    last batch. prefills_max: tokens of the largest prefill graph. decodes: whether it has batches that decode."""
 
     requests: int = 0
     tokens: int = 0

@@ -1,5 +1,5 @@
 """This process as the last of two ranks under data-parallel attention (enable_dp_attention), whose first one is
-modelled: it is told how many tokens that has, and what the ranks exchange is answered here. The other rank's shares of
+modelled: the schedule says how many tokens that has, and collectives are answered here. The other rank's shares of
 weights count as zero, so that its part of each sum is; its rows are numbers on which no text may depend."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _THEIRS, _NO_SWITCHES = 3.0, {"use_local_synchronization"}
 
 
 class Modelled(distributed.ProcessGroup):
-    """A group whose other ranks answer at once. Mutable: rows is what they answer while batches are told."""
+    """A group whose other ranks answer at once. Mutable: rows is their answer while ranks exchange batches."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -133,7 +133,7 @@ def modelled(setup: Setup, others: Others) -> Iterator[None]:
 
 
 def _answer(others: Others) -> None:
-    """From here on the scheduler's synchronisation of batches is answered."""
+    """Answer the scheduler's synchronisation of batches, as long as the process lives."""
     kind: Any = importlib.import_module(_SYNC).MLPSyncBatchInfo
     gathers = inspect.unwrap(kind.all_gather)
 

@@ -195,7 +195,7 @@ def is_layered(scheduler: Any) -> bool:
 
 
 def reads_target(scheduler: Any) -> bool:
-    """True if the draft reads the target's KV cache and has none of its own, but for a pool that nobody uses."""
+    """True if the draft reads the target's KV cache and has none of its own, but for an unused pool."""
     return hasattr(scheduler.draft_worker.draft_worker, "kv_context")
 
 
