@@ -14,7 +14,17 @@ from repro.cases.families import FAMILY_FACTS, families, family_of_path
 from repro.cases.launch import opened
 from repro.cases.options import OPTION
 from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
-from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, full_name, text_of, value_of
+from repro.cases.server_args import (
+    MAX_BS,
+    NAMED,
+    SPARSE,
+    SPARSE_BACKENDS,
+    Argument,
+    BadOption,
+    full_name,
+    text_of,
+    value_of,
+)
 
 # Options that are sizes: a server's are scaled down to what is drawn, as a case is to take a second.
 _SIZES = frozenset({"context_len", "slots", "capture_bs", "vocab_size", "hidden_size", "num_heads", "num_kv_heads"})
@@ -22,19 +32,18 @@ _SIZES = frozenset({"context_len", "slots", "capture_bs", "vocab_size", "hidden_
 _CORE = frozenset({"algorithm", "topk", "num_steps", "num_draft_tokens", "page_size"})
 # Arguments that say which runner is driven.
 _MULTI_LAYER, _EAGER, _RANKS, _REPLICAS = "enable_multi_layer_eagle", "disable_cuda_graph", "attn_dp_size", "dp_size"
-# Arguments by which a server names its model, and the backend of sparse attention's decode passes.
-_PATH, _SPARSE = "model_path", ("dsa_decode_backend", "nsa_decode_backend")
+_PATH = "model_path"  # names the server's model
 # Arguments that every setup has, or that another option covers.
 _MODEL = "a tiny Llama of made weights runs in its place"
 _IMPLIED = {
     "tp_size": "a rank is driven alone",
-    "model_path": _MODEL,
+    _PATH: _MODEL,
     "speculative_draft_model_path": _MODEL,
+    "dsa_prefill_backend": "prefills have the backend of decode passes",
 }
 # Values that are the model's own; sparse models name the backend of their decode passes.
 _MODELS_OWN = {
-    ("backend", "dsa"),
-    ("backend", "nsa"),
+    *(("backend", name) for name in SPARSE_BACKENDS),
     ("dtype", "auto"),
     ("kv_dtype", "auto"),
     ("kv_dtype", "bfloat16"),
@@ -56,7 +65,7 @@ def like(
         option = NAMED.get(name)
         if option and name in (option.name, *option.older):
             lines.append(_carried(values, option.field, argument))
-        elif name in _SPARSE:
+        elif name in SPARSE:
             lines.append(_carried(values, "backend", argument))
         elif name in MAX_BS:
             lines.append(_scaled(argument))

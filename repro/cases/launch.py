@@ -9,11 +9,11 @@ from typing import Any
 
 from repro.cases import server_args
 from repro.cases.case import Setup
-from repro.cases.families import family_facts
+from repro.cases.families import DSA, family_facts
 from repro.cases.option import SERVER, TARGET
 from repro.cases.options import OPTION, OPTIONS
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.cases.server_args import ADAPTS, NAMED, Argument, BadOption, value_of
+from repro.cases.server_args import ADAPTS, NAMED, SPARSE, SPARSE_BACKENDS, Argument, BadOption, value_of
 
 # Flags with which a server has a runner that others lack.
 OF_RUNNERS = {
@@ -25,6 +25,7 @@ OF_RUNNERS = {
 }
 _START = "python -m sglang.launch_server --model-path MODEL"
 _DRAFT = "--speculative-draft-model-path DRAFT_MODEL"
+_SPARSE = "--dsa-prefill-backend {0} --dsa-decode-backend {0}"  # else sglang chooses them by the machine
 _RANKS = "--tp-size 2 --dp-size 2"
 _HEADS = "--enable-dp-lm-head"  # each rank of rounds has the whole vocabulary
 # The model's configuration, as a server can be told to change it.
@@ -44,7 +45,7 @@ def flags(setup: Setup) -> list[str]:
     facts = RUNNER_FACTS[setup.runner]
     drafted = facts.speculative or facts.light
     printed = [
-        _flag(option.name, getattr(setup, option.field), option.reversed)
+        _flag(option.name, _printed(option.field, setup), option.reversed)
         for option in OPTIONS
         if option.part == SERVER and _is_printed(option.field, setup, drafted)
     ]
@@ -57,6 +58,7 @@ def flags(setup: Setup) -> list[str]:
     ranked = setup.dp_attention or not (facts.graph or facts.light or facts.serves)
     return [
         *printed,
+        *([_SPARSE.format(setup.backend)] if setup.family == DSA else []),
         *([_DRAFT] if drafted else []),
         *([_RANKS] if ranked else []),
         *([_HEADS] if setup.dp_attention and facts.serves else []),
@@ -71,8 +73,8 @@ def setup_of(runner: str, text: str) -> Setup:
     adaptive worker starts with is no flag: one more than num_steps is taken. BadOption, OSError as of arguments()."""
     values: dict[str, Any] = {"topk": 1, "num_steps": 1, "num_draft_tokens": 2, "capture_bs": (1,), "slots": 1}
     for argument in opened(server_args.arguments(text)):
-        option = NAMED.get(argument.name)
-        if option and argument.name in (option.name, *option.older):
+        option = OPTION["backend"] if argument.name in SPARSE else NAMED.get(argument.name)
+        if option and argument.name in (option.name, *option.older, *SPARSE) and argument.value not in SPARSE_BACKENDS:
             values[option.field] = value_of(option, argument.name, argument.value)
     if values.get("adaptive") == ADAPTS:
         values["adaptive"] = values["num_steps"] + 1
@@ -108,6 +110,11 @@ def _is_printed(field: str, setup: Setup, drafted: bool) -> bool:
     if field == "capture_bs":
         return RUNNER_FACTS[setup.runner].graph or RUNNER_FACTS[setup.runner].serves
     return field in _ALWAYS or OPTION[field].is_set(setup)
+
+
+def _printed(field: str, setup: Setup) -> Any:
+    """The value of the option's flag. Sparse attention is a backend by itself, and names that of its passes apart."""
+    return SPARSE_BACKENDS[0] if field == "backend" and setup.family == DSA else getattr(setup, field)
 
 
 def _flag(name: str, value: Any, reverse: bool) -> str:

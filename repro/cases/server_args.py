@@ -21,6 +21,8 @@ from repro.cases.options import NAMED as NAMED
 
 # The largest bucket, of which the others are made; no field of a setup.
 MAX_BS = ("max_bs", "cuda_graph_max_bs", "cuda_graph_max_bs_decode")
+# Arguments with the backend of sparse attention's decode passes, and what attention_backend is with them.
+SPARSE, SPARSE_BACKENDS = ("dsa_decode_backend", "nsa_decode_backend"), ("dsa", "nsa")
 ADAPTS = -1  # the value of `adaptive` in a server's arguments, which do not say with how many steps it starts
 FILE_MAX = 1 << 20
 _SHORT = {
@@ -187,7 +189,7 @@ def _closed(text: str) -> int:
 
 
 # Other settings of a saved server that choose what is driven (fuzz/draw/aim.py).
-_OTHERS = (*MAX_BS, "enable_multi_layer_eagle", "disable_cuda_graph")
+_OTHERS = (*MAX_BS, *SPARSE, "enable_multi_layer_eagle", "disable_cuda_graph")
 
 
 def _of_flags(text: str, place: str) -> Iterator[Argument]:

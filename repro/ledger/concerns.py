@@ -17,7 +17,7 @@ from repro.cases.options import OPTION, OPTIONS
 from repro.cases.release_list import has_runner
 from repro.cases.releases import expected, in_range
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.cases.server_args import ADAPTS, NAMED, Argument, BadOption, full_name, text_of, value_of
+from repro.cases.server_args import ADAPTS, NAMED, SPARSE, Argument, BadOption, full_name, text_of, value_of
 from repro.ledger.known import Issue
 from repro.ledger.rows import SEED
 from repro.upstream.findings import SYMPTOMS, PublishedBug, of_seed
@@ -25,8 +25,8 @@ from repro.upstream.findings import SYMPTOMS, PublishedBug, of_seed
 # Arguments that say which backend a runner has, or which runner there is, and are no option of a setup.
 _DEVICE, _MODE, _DRAFT = "device", "speculative_attention_mode", "speculative_draft_attention_backend"
 _EAGER, _MULTI_LAYER, _RANKS = "disable_cuda_graph", "enable_multi_layer_eagle", "attn_dp_size"
-_PATH, _SPARSE = "model_path", "dsa_decode_backend"
-_BACKENDS = ("decode_attention_backend", "prefill_attention_backend", _SPARSE)
+_PATH = "model_path"
+_BACKENDS = ("decode_attention_backend", "prefill_attention_backend", *SPARSE)
 ALSO = (_DEVICE, _MODE, _DRAFT, *_BACKENDS, _EAGER, _MULTI_LAYER, _RANKS, _PATH)
 _FROZEN = "FROZEN_KV_MTP"
 _EXACT = frozenset({"algorithm", "topk", "num_steps", "num_draft_tokens", "page_size"})
@@ -126,7 +126,7 @@ def _backend(runner: str, texts: Mapping[str, str]) -> str:
     decodes = runner in ("draft", "draft_v1", "decode") or texts.get(_MODE) == "decode"
     phase = texts.get(f"{'decode' if decodes else 'prefill'}_attention_backend", "")
     drafts = texts.get(_DRAFT, "") if runner in ("draft", "draft_v1", "draft_extend", "multi_layer") else ""
-    return texts.get(_SPARSE) or drafts or phase or texts.get("attention_backend", "")
+    return next(filter(None, map(texts.get, SPARSE)), "") or drafts or phase or texts.get("attention_backend", "")
 
 
 def concerns(

@@ -15,6 +15,7 @@ from fuzz.like import like
 from repro.cases import codec
 from repro.cases.case import Case, Setup
 from repro.cases.codec import case_to_json
+from repro.cases.families import DSA
 from repro.cases.launch import command, flags, setup_of
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
@@ -66,7 +67,9 @@ def test_the_newest_release_takes_every_command_and_reads_the_same_values() -> N
     _, every = read([words(setup)[3:] for setup in setups])
     assert len(every) == len(setups) > len(STORED)
     for setup, values in zip(setups, every, strict=True):
-        assert values["attention_backend"] == setup.backend and values["page_size"] == setup.page_size
+        assert values["attention_backend"] == ("dsa" if setup.family == DSA else setup.backend)
+        assert values["dsa_decode_backend"] == (setup.backend if setup.family == DSA else None)
+        assert values["page_size"] == setup.page_size
         assert values["disable_cuda_graph_padding"] is not setup.padded
         assert bool(values["enable_deterministic_inference"]) == setup.deterministic
         assert values["kv_cache_dtype"] == (setup.kv_dtype or "auto")
@@ -99,6 +102,18 @@ def test_a_printed_command_can_be_aimed_at() -> None:
 def test_a_long_line_is_no_name_of_a_file() -> None:
     setup = setup_of("draft", f"{'--page-size 4 ' * 100} --attention-backend fa3")
     assert (setup.page_size, setup.backend) == (4, "fa3")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--attention-backend nsa --nsa-decode-backend fa3",
+        "ServerArgs(dsa_decode_backend='fa3', attention_backend='dsa')",
+        '{"dsa_decode_backend": "fa3", "attention_backend": "dsa"}',
+    ],
+)
+def test_sparse_attention_has_the_backend_of_its_decode_passes(text: str) -> None:
+    assert setup_of("round", text).backend == "fa3"
 
 
 @pytest.mark.parametrize("text", ["--json-model-override-args {", "--json-model-override-args 7"])
