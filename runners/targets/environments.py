@@ -244,15 +244,15 @@ def _front(target: Target, release: str, cache: Path | None, base: Path | None =
     """The packages that this release wants in front, in one environment with all others. base: a bundle's, which has
     its own. NotUsable if one is not there without which the emulated engine runs nothing."""
     folder = base / packages.BUNDLED if base else packages_directory(cache)
+    row = packages.overlay(release)
     lacking = packages.absent(release, folder)
     if lacking and not base and target.engine == "emulated":
-        row = packages.overlay(release)
         raise NotUsable(
             f"sglang {target.sglang} needs {' '.join(lacking)} in front, which is not in the cache; "
             f"to install it: python -m runners install {release if _RELEASE.fullmatch(release) else row.since}"
         )
-    there = [requirement for requirement in packages.overlay(release).requirements if requirement not in lacking]
-    return tuple(packages.directory(requirement, folder) for requirement in there)
+    requirements = (*row.requirements, *(row.bundled if base else ()))
+    return tuple(path for text in requirements if (path := packages.directory(text, folder)).is_dir())
 
 
 def sglang_path(target: Target, cache: Path | None = None) -> Path:

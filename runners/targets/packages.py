@@ -34,20 +34,29 @@ BUNDLED = "packages"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """From the release `since` on, these distributions go in front: NAME==VERSION. why: what fails without them."""
+    """From the release `since` on, these distributions go in front: NAME==VERSION. bundled: more of them that a bundle
+    for GPU hosts brings. why: what fails without them."""
 
     since: str
     requirements: tuple[str, ...]
+    bundled: tuple[str, ...] = ()
     why: str
 
 
 # Rising. A release takes the last row that is not newer.
 OVERLAYS = (
     Overlay(since="0", requirements=(), why=""),
+    Overlay(
+        since="0.5.18",
+        requirements=(),
+        bundled=("flashinfer-python==0.7.2", "apache-tvm-ffi==0.1.11"),
+        why="fast_prefill_plan gives flashinfer's plan an argument more than 0.6.12 takes",
+    ),
     # Transformers 5.19 in turn breaks 0.5.21: `Cannot find model module 'MiMoV2MTP'`.
     Overlay(
         since="0.5.22",
         requirements=("transformers==5.19.0", "tokenizers==0.23.2", "apache-tvm-ffi==0.1.11"),
+        bundled=("flashinfer-python==0.7.2",),
         why="Gemma4TextConfig has no is_heterogeneous before Transformers 5.19, and tvm_ffi is imported by any model",
     ),
 )

@@ -113,10 +113,18 @@ class Shared:
 
     @classmethod
     def of(cls, layer: Any) -> Shared:
-        """layer: sglang's Qwen2MoeSparseMoeBlock. Unsupported."""
-        if layer.shared_expert is None or bool(layer.experts.w2_weight.any()):
-            raise Unsupported("no text is known of experts that are chosen, nor of a shared one among them")
-        return cls(network=Gated.of(layer.shared_expert), gate=weight(layer.shared_expert_gate))
+        """layer: sglang's Qwen2MoeSparseMoeBlock. On a GPU the shared expert lies behind the others, and one kernel
+        runs all. Unsupported."""
+        fused = getattr(layer, "num_fused_shared_experts", 0)
+        down = layer.experts.w2_weight
+        chosen = len(down) - fused
+        if bool(down[:chosen].any()) or fused > 1:
+            raise Unsupported("no text is known of experts that are chosen, nor of several shared ones")
+        if fused:
+            network = Gated(up=exact(layer.experts.w13_weight[chosen]), down=exact(down[chosen]))
+        else:
+            network = Gated.of(layer.shared_expert)
+        return cls(network=network, gate=weight(layer.shared_expert_gate))
 
     def run(self, by: Rounding, x: torch.Tensor) -> torch.Tensor:
         return by.rounded(self.network.run(by, x) * op.sigmoid(by, op.linear(by, x, self.gate)))

@@ -82,8 +82,8 @@ BASE = (
 )
 
 # Of what newer releases want in front (runners/targets/packages.py), what the base brings besides its own: they lie in
-# a folder each, so that other releases do not see them. The base's own apache-tvm-ffi serves all releases.
-IN_FRONT = ("transformers==5.19.0", "tokenizers==0.23.2")
+# a folder each, so that other releases do not see them.
+IN_FRONT = ("transformers==5.19.0", "tokenizers==0.23.2", "flashinfer-python==0.7.2", "apache-tvm-ffi==0.1.11")
 
 # From this release on CUTLASS's Python, which stays out, is stood in for (cutlass_standin.py): 0.5.23 does not start
 # without, and 0.5.16 is known to.
@@ -96,6 +96,14 @@ LEFT_OUT = {
     "sglang-kernel": (
         *("sgl_kernel/sm100/*", "sgl_kernel/flash_ops*", "sgl_kernel/flashmla_ops*"),
         *("_mscclpp*", "include/*", "lib/*", "lib64/*", "triton_kernels/*"),
+    ),
+    # Sources of kernels that no runner compiles: of experts, of linear attention, of other architectures; examples.
+    "flashinfer-python": (
+        *(f"flashinfer/data/csrc/{part}*" for part in ("cake_", "kda/", "gdn/", "fused_moe/", "experimental/")),
+        *(f"flashinfer/data/cutlass/{part}/*" for part in ("python", "test", "examples", "media", "docs")),
+        *(f"flashinfer/data/cccl/{part}/*" for part in ("python", "benchmarks", "docs", "test", "examples", "c")),
+        *("flashinfer/data/csrc/blackwell_*", "flashinfer/experimental/*.cu", "flashinfer/moe_ep/*.cu"),
+        "flashinfer/fused_moe/backends/*.json",
     ),
     # The sources that modeling_*.py are made from, which nothing imports.
     "transformers": ("transformers/models/*/modular_*.py",),

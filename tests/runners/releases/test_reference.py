@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ import torch
 
 from repro.cases.case import Setup
 from runners.engines.standins.experts import experts
+from runners.recording.observer import Unsupported
 from runners.releases.reference import bounds, rounding
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest, largest_set
 from runners.releases.reference.deepseek import Experts
+from runners.releases.reference.gdn import Shared
 from runners.releases.reference.llama import Gated
 from runners.releases.reference.question import Answer, Question
 from runners.releases.reference.rounding import SAMPLES, Rounding, half_steps
@@ -209,6 +212,29 @@ def samples(exact: list[float], noise: float) -> torch.Tensor:
     draw = torch.Generator().manual_seed(3)
     values = torch.tensor([exact], dtype=torch.float64)
     return torch.cat((values[None], values + noise * torch.randn(SAMPLES, 1, len(exact), generator=draw)))
+
+
+def test_a_shared_expert_is_the_same_beside_the_others_and_behind_them() -> None:
+    """sglang puts it there on a GPU."""
+    draw = torch.Generator().manual_seed(3)
+    up, down, gate, x = (torch.randn(shape, generator=draw) for shape in ((16, 6), (6, 8), (1, 6), (5, 6)))
+    routed = SimpleNamespace(w13_weight=torch.ones(4, 16, 6), w2_weight=torch.zeros(4, 6, 8))
+    weighing = SimpleNamespace(weight=gate)
+    network = SimpleNamespace(gate_up_proj=SimpleNamespace(weight=up), down_proj=SimpleNamespace(weight=down))
+    beside = SimpleNamespace(experts=routed, shared_expert=network, shared_expert_gate=weighing)
+    joined = SimpleNamespace(
+        w13_weight=torch.cat((routed.w13_weight, up[None])), w2_weight=torch.cat((routed.w2_weight, down[None]))
+    )
+    behind = SimpleNamespace(
+        experts=joined, shared_expert=None, shared_expert_gate=weighing, num_fused_shared_experts=1
+    )
+    ways = [Rounding(torch.float32, on_gpu=False, seed=1) for _ in range(2)]
+    results = [Shared.of(layer).run(by, by.exact(x)) for layer, by in zip((beside, behind), ways, strict=True)]
+    assert results[0].abs().max() > 0.1
+    assert torch.equal(*results)
+    joined.w2_weight[0] = 1
+    with pytest.raises(Unsupported, match="no text is known of experts that are chosen"):
+        Shared.of(behind)
 
 
 def test_a_choice_is_the_paths_own_as_far_as_rounding_explains_it() -> None:

@@ -111,11 +111,13 @@ def _drafts(setup: Setup) -> str:
 
 
 def _of_draft(name: str, parameter: torch.Tensor, sources: Parameters, disagreement: float) -> torch.Tensor:
-    if name.endswith(("fc.bias", "w2_weight")):
+    if name.endswith("fc.bias"):
         return torch.zeros_like(parameter)
     if name.endswith(("fc.weight", "eh_proj.weight")):
         return _joining(name, parameter, disagreement)
     source = sources.get(_same(name, sources))
+    if name.endswith("w2_weight") and (source is None or source.shape != parameter.shape):
+        return torch.zeros_like(parameter)
     if source is None:
         return torch.ones_like(parameter) if parameter.dim() < 2 else mixing(name, tuple(parameter.shape))
     values = source.data
@@ -143,7 +145,7 @@ def _of_target(name: str, parameter: torch.Tensor, config: Any) -> torch.Tensor:
     if parameter.dim() < 2:
         return torch.full_like(parameter, _LOG_DECAY if name.endswith("A_log") else 1.0, device="cpu")
     if name.endswith("w2_weight"):
-        return torch.zeros_like(parameter, device="cpu")
+        return _shared_alone(name, parameter, getattr(config, "num_experts", len(parameter)))
     values = evenly(name, tuple(parameter.shape))
     if "embed" in name:
         return values / values.square().mean(dim=1, keepdim=True).sqrt()
@@ -157,6 +159,15 @@ def _of_target(name: str, parameter: torch.Tensor, config: Any) -> torch.Tensor:
         scored = size * (config.num_attention_heads + config.num_key_value_heads)
         values[:scored] *= _SCORES
     return values * _OUTPUT if "o_proj" in name else values
+
+
+def _shared_alone(name: str, parameter: torch.Tensor, chosen: int) -> torch.Tensor:
+    """The last products of experts: nothing of those among which a gate chooses, as a choice that rounding turns would
+    be one of another text. Behind them lies the shared one, where sglang runs it in one kernel with them."""
+    values = torch.zeros_like(parameter, device="cpu")
+    shared = values[chosen:]
+    shared.copy_(evenly(name, tuple(shared.shape)) / shared.shape[-1] ** 0.5)
+    return values
 
 
 def _nearly_draft(name: str, values: torch.Tensor, hot: Any) -> torch.Tensor:
