@@ -106,6 +106,16 @@ def test_so_it_is_over_each_backend_and_family(name: str, newest: Pool) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
+def test_states_leave_each_rank_as_many_requests(newest: Pool) -> None:
+    # sglang shares out the slots of states, as it does requests.
+    case = Case(setup=replace(SETUPS["triton, states"], capture_bs=(3, 4), slots=4), steps=STEPS)
+    trace = newest.run(case)
+    assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
+    assert {*launches(trace, "launch/bs")} == {3}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(NEWEST)
 def test_what_no_graph_holds_is_padded_without_one(newest: Pool) -> None:
     case = Case(setup=FA3, steps=BEYOND)
     trace = newest.run(case)

@@ -61,7 +61,7 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         }
         if setup.chunk:
             arguments["chunked_prefill_size"] = setup.chunk
-        arguments |= ranks.arguments(setup)
+        arguments |= ranks.arguments(setup, arguments)
         if _NO_PREFILL in inspect.signature(ServerArgs).parameters:  # on by default on a GPU
             arguments[_NO_PREFILL] = not setup.prefill_max_bs
         elif setup.prefill_max_bs:

@@ -9,7 +9,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +22,6 @@ from torch.futures import Future
 from repro.cases.buffer_facts import DP_RANKS
 from repro.cases.case import Setup
 from runners.releases.adapters.round.others import Others
-from runners.releases.workers.present import GENERATION
 
 RANK = DP_RANKS - 1
 BATCH: Any = ForwardBatch  # which is padded
@@ -31,6 +30,7 @@ _BACKEND = "modelled"
 _SYNC, _GROUPS = "sglang.srt.managers.scheduler_components.dp_attn", "sglang.srt.distributed.parallel_state"
 # The number in the other rank's rows where all ranks' are gathered; and which switches of a group are none.
 _THEIRS, _NO_SWITCHES = 3.0, {"use_local_synchronization"}
+_SHARED = "max_running_requests", "chunked_prefill_size", "max_mamba_cache_size"
 
 
 class Modelled(distributed.ProcessGroup):
@@ -90,13 +90,12 @@ def _known() -> None:
     distributed.Backend.register_backend(_BACKEND, lambda store, rank, size, timeout: Modelled(rank, size))
 
 
-def arguments(setup: Setup) -> dict[str, Any]:
-    """The arguments of a server with two ranks, which shares out what all requests and tokens of a chunk are."""
+def arguments(setup: Setup, alone: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a server with two ranks. alone: those of a server with one; what sglang shares out among the
+    ranks is as large for each."""
     if not setup.dp_attention:
         return {}
-    shared = {"max_running_requests": DP_RANKS * (setup.slots + GENERATION.spare_rows)}
-    if setup.chunk:
-        shared["chunked_prefill_size"] = DP_RANKS * setup.chunk
+    shared = {name: DP_RANKS * alone[name] for name in _SHARED if name in alone}
     return {"tp_size": DP_RANKS, "dp_size": DP_RANKS, "enable_dp_attention": True, "enable_dp_lm_head": True} | shared
 
 
