@@ -7,6 +7,7 @@ mean other cases elsewhere; here no case depends on another case, on a target's 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
@@ -49,22 +50,41 @@ EVERY = range(1 << 62)
 ROUNDS_ANNOUNCED, CASES_ANNOUNCED = 9, 16
 
 
+@functools.cache
+def feeding() -> Callable[[Callable[[st.DataObject], None], bytes], None]:
+    """A function that has another one draw from these bytes. One test of Hypothesis for all strategies: it reads and
+    digests the source of each test."""
+    collecting: list[Callable[[st.DataObject], None]] = []
+
+    @settings(database=None, deadline=None)
+    @given(st.data())
+    def test(data: st.DataObject) -> None:
+        collecting[-1](data)
+
+    # Hypothesis adds an attribute to the test, which its types do not have.
+    feed = test.hypothesis.fuzz_one_input  # type: ignore[attr-defined]
+
+    def fed(collect: Callable[[st.DataObject], None], content: bytes) -> None:
+        collecting.append(collect)
+        try:
+            feed(content)
+        finally:
+            collecting.pop()
+
+    return fed
+
+
 def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
     """A function from names to values of this strategy: the same name gives the same value for ever (as long as
     neither the strategy nor Hypothesis's reading of bytes changes)."""
     drawn: list[T] = []
 
-    @settings(database=None, deadline=None)
-    @given(strategy)
-    def collect(value: T) -> None:
-        drawn.append(value)
-
-    # Hypothesis adds an attribute to the test, which its types do not have.
-    feed = collect.hypothesis.fuzz_one_input  # type: ignore[attr-defined]
+    def collect(data: st.DataObject) -> None:
+        drawn.append(data.draw(strategy))
 
     def example(name: str) -> T:
         drawn.clear()
-        feed(hashlib.shake_256(name.encode()).digest(BYTES))
+        feeding()(collect, hashlib.shake_256(name.encode()).digest(BYTES))
         if not drawn:
             raise ValueError(f"{strategy} gave no value: it filters, or wants more than Hypothesis allows")
         return drawn[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from repro.cases.option import Need, refusals
 from repro.cases.options import KV_DTYPE_ABOVE, OPTIONS
 from repro.cases.runner_facts import IN_BLOCKS
@@ -59,6 +61,12 @@ _JUDGED = tuple((option, option.field, option.default, bool(option.needs)) for o
 
 def setup_problems(setup: Setup) -> list[str]:
     """Why this setup cannot be captured; empty if it can. Never raises on well-typed values."""
+    return list(_problems(setup))
+
+
+@lru_cache(maxsize=256)
+def _problems(setup: Setup) -> tuple[str, ...]:
+    """The same, remembered: a generator asks about a setup once more with each of its cases."""
     texts = [
         text
         for option, field, default, always in _JUDGED
@@ -68,4 +76,4 @@ def setup_problems(setup: Setup) -> list[str]:
     texts = texts or [*refusals(TOGETHER, setup)]
     if not texts and any(getattr(setup, size) for size in DRAFT_SIZES):
         texts = [f"draft_model: {text}" for text in refusals(SIZES, as_drafted(setup))]
-    return [f"setup: {text}" for text in texts]
+    return tuple(f"setup: {text}" for text in texts)

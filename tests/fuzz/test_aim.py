@@ -134,7 +134,18 @@ def test_unknown_and_contradictory_options_are_refused_in_one_line(
     assert refusal in str(refused.value) and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("path", sorted(SEEDS.glob("*.json")), ids=lambda path: path.stem)
+# One of each runner; the others with all that repeats.
+NEAR = {read(path).case.setup.runner: path for path in sorted(SEEDS.glob("*.json"))}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=() if path in NEAR.values() else pytest.mark.exhaustive)
+        for path in sorted(SEEDS.glob("*.json"))
+    ],
+    ids=lambda path: path.stem,
+)
 def test_around_a_seed_its_setup_changes_a_little_and_its_steps_do(path: Path) -> None:
     request = replace(asked([], [], []), near=str(path))
     aim, seed = aim_of(str(request.aim)), read(path).case
