@@ -12,9 +12,11 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from fuzz.aiming import aim_of
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
 from fuzz.commands.session_hooks import Place, session_hooks
+from fuzz.draw.aim import why_not
 from fuzz.draw.profiles import DEFAULT, PROFILES
 from fuzz.draw.rounds import rounds
 from fuzz.stats import Plan
@@ -23,6 +25,7 @@ from oracles.catalogue import judge_all, overall
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Target
 from repro.cases.own_place import own_folder
+from repro.cases.server_args import BadOption
 from repro.commands import cli
 from repro.commands.cli import BadInput, Commands, count, say, whole
 from repro.commands.interrupts import ENDS_WITH_INPUT
@@ -94,9 +97,15 @@ def command(options: argparse.Namespace) -> ExitCode:
 
 
 def _check(row: Row, target: Target) -> None:
-    """BadInput if the row's edits have no place there."""
+    """BadInput if the row's edits have no place there, or no setup has its aim."""
     if not row.is_in_reach:
         return
+    try:
+        reason = why_not(row.runner, row.backend, aim_of(row.aim))
+    except BadOption as error:
+        reason = str(error)
+    if reason:
+        raise BadInput(f"{row.id}: {reason}")
     if lack := lacks(target):
         raise BadInput(f"{row.id}: {target}: {lack}")
     try:
@@ -183,11 +192,12 @@ def _tried(options: argparse.Namespace, row: Row) -> Result:
 
 
 def _campaign(options: argparse.Namespace, row: Row, target: Target, hooks: Hooks) -> Campaign:
-    drawn = rounds(options.seed, row.runner, row.backend, PROFILES[DEFAULT].cases_per_setup)
+    drawn = rounds(options.seed, row.runner, row.backend, PROFILES[DEFAULT].cases_per_setup, aim=aim_of(row.aim))
     plan = Plan(
         target=target,
         runner=row.runner,
         backend=row.backend,
+        aim=row.aim,
         seed=options.seed,
         cases=options.cases,
         stop_at_first=True,

@@ -32,7 +32,7 @@ FAMILIES = (
 KINDS = ("fix", "release", "earlier", "carried")
 _TEXT_MAX = 400
 _REQUIRED = {"id", "mechanism", "fixed_in", "family"}
-_OPTIONAL = {"kind", "runner", "backend", "base", "edit", "revert", "out", "blind", "built", "first", "ran"}
+_OPTIONAL = {"kind", "runner", "backend", "aim", "base", "edit", "revert", "out", "blind", "built", "first", "ran"}
 ENDS = ("found", "missed")
 
 
@@ -43,9 +43,9 @@ class BadRows(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A bug. id: its pull request, or its release, with a word behind it where one mends several. mechanism: a
-    sentence. fixed_in: the first release without it. runner, backend: those that its report names. base: the release on
-    which the edits put it back. out: why no runner reaches it; empty if one does. blind: true if it was not looked at
-    before its first run. first: one of ENDS, how that run ended; ran: its day; both empty if that is not kept. built:
+    sentence. fixed_in: the first release without it. runner, backend: those that its report names. aim: what its report
+    says of the server besides, as options of `fuzz run`; empty: nothing. base: the release on which the edits put it
+    back. out: why no runner reaches it; empty if one does. blind: true if it was not looked at before its first run. first: one of ENDS, how that run ended; ran: its day; both empty if that is not kept. built:
     what was built for it since."""
 
     id: str
@@ -55,6 +55,7 @@ class Row:
     kind: str = "fix"
     runner: str = ""
     backend: str = ""
+    aim: str = ""
     base: str = ""
     edits: tuple[Edit, ...] = ()
     out: str = ""

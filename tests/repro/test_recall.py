@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fuzz.__main__ import main
+from fuzz.aiming import aim_of
 from fuzz.commands.recall import Control
+from fuzz.draw.aim import why_not
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.recall.results import ERROR, FOUND, MISSED, OUT, Result, by_family, exit_code, markdown, totals
 from repro.recall.rows import BadRows, Row, chosen, load
@@ -86,6 +89,22 @@ def test_an_edit_that_no_longer_applies_ends_with_one_line(
     assert main(["recall"]) == ExitCode.ERROR
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: 7 on 0.5.23: sglang/srt/speculative/spec_info.py: 'gone()' is 0 times")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.aim], ids=lambda row: row.id)
+def test_each_aim_has_a_setup(row: Row) -> None:
+    assert why_not(row.runner, row.backend, aim_of(row.aim)) == ""
+
+
+@pytest.mark.emulated("0.5.23")
+def test_an_aim_that_no_setup_has_ends_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = next(row for row in ROWS if row.aim)
+    monkeypatch.setattr("fuzz.commands.recall.load", lambda: (replace(row, backend="flashinfer"),))
+    assert main(["recall"]) == ExitCode.ERROR
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {row.id}: ")
 
 
 def test_rows_are_chosen_by_name() -> None:
