@@ -22,6 +22,9 @@ CHUNK = 16
 # One in so many setups that draft blocks in another type than bfloat16 has batches that no graph holds: all releases
 # die there (model_runner.py, 0.5.23:1772).
 BEYOND_GRAPHS = 4
+# One in so many setups of a draft that reads the target's KV cache has the normal loop: 0.5.19 to 0.5.23 die there with
+# the first request (round-frozen-kv-without-overlap), so that nothing else is met.
+WITHOUT_OVERLAP = 4
 WAITS = (0, 1, 1, 2, 3, 6)
 
 
@@ -29,15 +32,15 @@ WAITS = (0, 1, 1, 2, 3, 6)
 def served(draw: st.DrawFn, setup: Setup) -> Setup:
     """The setup with a pool, an agreement of draft and target, one of the event loops, and perhaps another rank."""
     page, least = setup.page_size, pool_least(setup)
-    captured = not family_facts(setup).eager_prefills
-    ranks = family_facts(setup).gathers
+    facts = family_facts(setup)
+    captured, ranks = not facts.eager_prefills, facts.gathers
     logprobs = draw(st.booleans())
     between = least + page * draw(st.integers(0, pool_of(setup) // page))
     drawn = replace(
         setup,
         pool=draw(st.sampled_from((0, 0, least, between))),
         disagreement=draw(st.sampled_from((0, *OPTION["disagreement"].drawn))),
-        overlap=draw(st.booleans()),
+        overlap=draw(st.integers(1, WITHOUT_OVERLAP)) > 1 if facts.frozen else draw(st.booleans()),
         plan_stream=draw(st.booleans()) and BACKEND_FACTS[setup.backend].plans_ahead,
         radix=draw(st.booleans()),
         logprobs=logprobs,
