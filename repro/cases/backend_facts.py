@@ -34,9 +34,10 @@ class BackendFacts:
     # True if it has update_verify_buffers_to_fill_after_draft, by which verify's metadata that was planned while the
     # draft ran takes over the draft's tree. In all releases the others' is that of AttentionBackend, which raises.
     plans_ahead: bool = False
-    # The runners whose graphs build its metadata, in some release: with multi_layer's one graph can hold several layers
-    # (Setup.one_graph).
+    # The runners whose graphs build its metadata, in some release; and whether it takes one graph of all of
+    # multi_layer's layers (Setup.one_graph), which trtllm_mha refuses.
     plans_in_graphs: frozenset[str] = frozenset()
+    combines_layers: bool = False
     # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
     quantises: bool = False
     # Whether setups with a logit cap, and with deterministic inference, are drawn: flashinfer's kernels are planned
@@ -102,6 +103,7 @@ BACKEND_FACTS = {
         indexes_queries=True,
         reads_pages=True,
         plans_in_graphs=frozenset({"draft_extend", "multi_layer"}),
+        combines_layers=True,
         drafts_in_windows=False,
         classes="FlashAttention",
         names_cuda=True,
@@ -114,7 +116,7 @@ BACKEND_FACTS = {
         chains=True,
         drafts_in_windows=False,
         starts_in_windows=False,
-        plans_in_graphs=frozenset({"draft", "decode", "verify", "draft_extend"}),
+        plans_in_graphs=frozenset({"draft", "decode", "verify", "draft_extend", "multi_layer"}),
         classes="TRTLLM",
         engines=("emulated",),
         on_sm100=True,

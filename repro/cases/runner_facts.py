@@ -286,9 +286,9 @@ RUNNER_FACTS = {
         what="`MultiLayerEagleDraftExtendCudaGraphRunner` and its composite: a Llama target, one to six tiny MiMo-V2 "
         "MTP layers, each of which draws one token",
         layered=True,
-        backends=("triton", "fa3"),
-        # 0.5.10.post1 has it for FlashAttention 3 alone.
-        backend_since={"triton": "0.5.11"},
+        backends=("triton", "fa3", "trtllm_mha"),
+        # 0.5.10.post1 has it for FlashAttention 3 alone. Up to 0.5.15.post1 no capture over trtllm_mha ends (#31367).
+        backend_since={"triton": "0.5.11", "trtllm_mha": "0.5.16"},
         accepts=True,
         branches=False,
         room=room.extend_room,

@@ -54,7 +54,7 @@ def family_jobs() -> tuple[Job, ...]:
         Job(runner=runner, backend=backend, algorithm=ONE_GRAPH, case=_case(runner, backend, "EAGLE", one_graph=True))
         for runner, facts in RUNNER_FACTS.items()
         for backend in facts.backends
-        if facts.layered and runner in BACKEND_FACTS[backend].plans_in_graphs
+        if facts.layered and BACKEND_FACTS[backend].combines_layers
     ]
     return (*_of_families(), *layered)
 

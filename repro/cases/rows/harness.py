@@ -7,9 +7,6 @@ from repro.cases.option import HARNESS, Need, Option
 from repro.cases.rows.bounds import CONTEXT_MAX, RUNNERS
 from repro.cases.setup import overhang_max
 
-# The runner of a draft's layers.
-_LAYERED = "multi_layer"
-
 ROWS: tuple[Option, ...] = (
     Option(
         field="runner",
@@ -58,7 +55,7 @@ ROWS: tuple[Option, ...] = (
                 lambda s, r, b: r.layered or family_facts(s).layered,
                 "the {s.runner} runner's draft model has one layer",
             ),
-            Need(lambda s, r, b: _LAYERED in b.plans_in_graphs, "{s.backend} builds metadata outside of graphs"),
+            Need(lambda s, r, b: b.combines_layers, "{s.backend} builds metadata outside of one graph of all layers"),
         ),
         drawn=(True,),
         later=True,

@@ -55,7 +55,7 @@ def test_bugs_between_layers_are_seen(newest: Pool) -> None:
 
 def test_it_is_refused_where_sglang_has_a_graph_a_layer() -> None:
     over_triton = replace(setup_of("multi_layer"), one_graph=True)
-    assert setup_problems(over_triton) == ["setup: triton builds metadata outside of graphs"]
+    assert setup_problems(over_triton) == ["setup: triton builds metadata outside of one graph of all layers"]
     of_one_layer = replace(setup_of("draft", "fa3"), one_graph=True)
     assert setup_problems(of_one_layer) == ["setup: the draft runner's draft model has one layer"]
     assert not setup_problems(SETUP)

@@ -83,7 +83,7 @@ def test_each_layer_has_launches_of_its_own() -> None:
         ({"topk": 2}, "mimo_v2_flash models over triton have topk 1 only"),
         ({"adaptive": 1}, "a family other than Llama does not change its number of draft steps"),
         ({"backend": "flashinfer"}, "the round runner over flashinfer has no mimo_v2_flash models"),
-        ({"one_graph": True}, "triton builds metadata outside of graphs"),
+        ({"one_graph": True}, "triton builds metadata outside of one graph of all layers"),
         ({"family": "", "backend": "fa3", "one_graph": True}, "the round runner's draft model has one layer"),
     ],
 )
