@@ -45,8 +45,9 @@ class Row:
     """A bug. id: its pull request, or its release, with a word behind it where one mends several. mechanism: a
     sentence. fixed_in: the first release without it. runner, backend: those that its report names. aim: what its report
     says of the server besides, as options of `fuzz run`; empty: nothing. base: the release on which the edits put it
-    back. out: why no runner reaches it; empty if one does. blind: true if it was not looked at before its first run. first: one of ENDS, how that run ended; ran: its day; both empty if that is not kept. built:
-    what was built for it since."""
+    back. out: why no runner reaches it; empty if one does. blind: true if it was not looked at before its first run.
+    first: one of ENDS, how that run ended; ran: its day; both empty if that is not kept. built: what was built for it
+    since."""
 
     id: str
     mechanism: str
