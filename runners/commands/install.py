@@ -52,6 +52,7 @@ def make_bundle(options: argparse.Namespace) -> ExitCode:
         options.releases,
         options.cache,
         fa3=options.fa3,
+        newer_flashinfer=options.newer_flashinfer,
         pip=options.pip,
         say=lambda text: print(text, flush=True),
     )

@@ -80,6 +80,12 @@ def _add_bundles(commands: Commands) -> None:
         action="store_true",
         help="with FlashAttention 3's kernels, for H100 and H200, the dtypes and head dims that cases draw: 15 MB more",
     )
+    bundle.add_argument(
+        "--newer-flashinfer",
+        action="store_true",
+        help="with flashinfer 0.7.2, which draft_extend and rounds over flashinfer need from 0.5.18 on: 11 MB more; "
+        "not tried on a GPU yet",
+    )
     unpack = commands.add_parser(
         "unpack", help="unpack a bundle into the cache; the last line printed is a shell command"
     )

@@ -35,7 +35,7 @@ BUNDLED = "packages"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
     """From the release `since` on, these distributions go in front: NAME==VERSION. bundled: more of them that a bundle
-    for GPU hosts brings. why: what fails without them."""
+    for GPU hosts may bring. why: what fails without them."""
 
     since: str
     requirements: tuple[str, ...]

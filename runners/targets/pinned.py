@@ -64,7 +64,7 @@ DIFFERENCES = (
     ),
     Difference(
         engine="emulated",
-        releases=">=0.5.15, <0.5.18",
+        releases=">=0.5.15",
         oldest={"apache-tvm-ffi": "0.1.9"},
         why="what compiles sglang's kernels for GPUs: only its classes Object and Module are named, which 0.1.9 has",
     ),
@@ -81,12 +81,13 @@ DIFFERENCES = (
         releases=">=0.5.14",
         oldest={"sglang-kernel": "0.4.3", "flashinfer-python": "0.6.12"},
         why="kernels of attention and sampling take the same arguments; those that a later release gives and they do "
-        "not take are left out (runners/releases/backends/fa3.py) or end the run by name. From 0.5.18 on a bundle "
-        "brings flashinfer 0.7.2, as fast_prefill_plan gives its plan an argument that 0.6.12 does not take",
+        "not take are left out (runners/releases/backends/fa3.py) or end the run by name. The exception: from 0.5.18 "
+        "on fast_prefill_plan gives flashinfer's plan one that 0.6.12 does not take, so that draft_extend, rounds and "
+        "verify's opt-in host plan are unsupported over flashinfer but with a bundle made with --newer-flashinfer",
     ),
     Difference(
         engine="cuda",
-        releases=">=0.5.15, <0.5.18",
+        releases=">=0.5.15",
         oldest={"apache-tvm-ffi": "0.1.9"},
         why="flashinfer 0.6.12 and sglang's own kernels are compiled with it",
     ),

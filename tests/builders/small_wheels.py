@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runners.targets.bundle import build
-from runners.targets.bundle.pins import PARENT
+from runners.targets.bundle.pins import NEWER_FLASHINFER, PARENT
 from runners.targets.hypothesis_pin import PINNED
 from runners.targets.install import Ran
 from tests.builders.small_library import flash_ops
@@ -36,6 +36,11 @@ WHEELS: Mapping[str, tuple[str, Mapping[str, str | bytes]]] = {
             "pure_eval-0.2.4.data/purelib/extra.py": "extra",
         },
     ),
+    NEWER_FLASHINFER[0]: (
+        "flashinfer_python-0.7.2-py3-none-any.whl",
+        {"flashinfer/__init__.py": "newer", "flashinfer/data/csrc/cake_fmha/all.cu": "of no runner's"},
+    ),
+    NEWER_FLASHINFER[1]: ("apache_tvm_ffi-0.1.11-cp312-abi3-manylinux_2_24_x86_64.whl", {"tvm_ffi/__init__.py": "ffi"}),
     FRONT[0]: ("pure_eval-0.2.5-py3-none-any.whl", {"pure_eval/__init__.py": "purer"}),
     PARENT[0]: (
         f"hypothesis-{PINNED}-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
@@ -83,9 +88,10 @@ def small_index(monkeypatch: pytest.MonkeyPatch) -> Index:
     return Index()
 
 
-def make(folder: Path, index: Index, *releases: str, fa3: bool = False) -> tuple[Path, list[str]]:
+def make(folder: Path, index: Index, *releases: str, **also: bool) -> tuple[Path, list[str]]:
+    """also: fa3 or newer_flashinfer, as bundle() takes them."""
     lines: list[str] = []
-    build.bundle(folder / "bundle", releases, folder / "cache", fa3=fa3, pip=index, say=lines.append)
+    build.bundle(folder / "bundle", releases, folder / "cache", **also, pip=index, say=lines.append)
     return folder / "bundle", lines
 
 

@@ -19,7 +19,7 @@ from repro.cases.bounded_file import read_bytes
 from repro.cases.releases import release_order
 from runners.targets.bundle import archive, flash_ops
 from runners.targets.bundle.archive import Member
-from runners.targets.bundle.pins import BASE, CUTLASS_SINCE, IN_FRONT, PARENT, PYTHON
+from runners.targets.bundle.pins import BASE, CUTLASS_SINCE, IN_FRONT, NEWER_FLASHINFER, PARENT, PYTHON
 from runners.targets.bundle.wheels import Pin, fetch, members
 from runners.targets.environments import MARKER, NotUsable, cache_directory, checked_release
 from runners.targets.hypothesis_pin import FOLDER
@@ -59,12 +59,13 @@ def bundle(
     cache: Path | None = None,
     *,
     fa3: bool = False,
+    newer_flashinfer: bool = False,
     pip: Pip = run_pip,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Make `out` a bundle of these releases, beside those that it has; with fa3, its base has FlashAttention 3's
-    kernels. NotUsable, in one line, if that cannot be done; archives that were finished stay, and are not made
-    again."""
+    """Make `out` a bundle of these releases, beside those that it has. fa3: its base has FlashAttention 3's kernels.
+    newer_flashinfer: and the flashinfer that some runners need from 0.5.18 on. NotUsable, in one line, if that cannot
+    be done; archives that were finished stay, and are not made again."""
     wheels = cache_directory(cache) / "wheels"
     of_releases = {f"{RELEASE}{checked_release(release)}": (f"sglang=={release}",) for release in releases}
     archives = {"base": BASE, FOLDER: PARENT} | of_releases
@@ -78,7 +79,7 @@ def bundle(
                 pins = [Pin.parse(text) for text in texts]
                 files = members(pins, fetch(pins, wheels, pip), also=(flash_ops.MEMBER,) if fa3 else ())
                 if name == "base":
-                    files |= _in_front(wheels, pip)
+                    files |= _in_front((*IN_FRONT, *(NEWER_FLASHINFER if newer_flashinfer else ())), wheels, pip)
                 entry = _archive(out, name, files, previous.get(name), say)
                 previous[name] = entry
                 write_text(
@@ -88,9 +89,9 @@ def bundle(
         raise NotUsable(f"cannot make a bundle in {out}: {error.strerror or error}") from error
 
 
-def _in_front(wheels: Path, pip: Pip) -> dict[str, Member]:
+def _in_front(texts: Sequence[str], wheels: Path, pip: Pip) -> dict[str, Member]:
     """The packages that some releases want in front of the base's own, each in its folder."""
-    pins = [Pin.parse(text) for text in IN_FRONT]
+    pins = [Pin.parse(text) for text in texts]
     files = {}
     for pin, wheel in zip(pins, fetch(pins, wheels, pip), strict=True):
         folder = directory(str(pin), Path(BUNDLED))

@@ -2,11 +2,13 @@
 while they are imported, on hosts that cannot have it. Compiling a kernel with it raises an error.
 
 It is copied into a bundle as the package cutlass itself, beside releases that do not start without. flashinfer, which
-has kernels of its own where there is no CUTLASS, is told that there is none.
+has kernels of its own where there is no CUTLASS, finds nothing below it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -63,7 +65,7 @@ class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        covered = fullname.startswith("cutlass.")
+        covered = fullname.startswith("cutlass.") and not _for_flashinfer()
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if covered else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
@@ -76,16 +78,25 @@ class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """There is nothing to execute."""
 
 
-def _for_flashinfer() -> bool:
-    """True if a module of flashinfer's imports this one."""
+def _for_flashinfer(*, looking: bool = True) -> bool:
+    """True if a module of flashinfer's imports this one, or looks whether there are submodules of it. looking: the
+    answer for one that only looks, by importlib.util.find_spec("cutlass.cute"), which imports this package."""
     frame: types.FrameType | None = sys._getframe()
-    while frame is not None and not frame.f_globals.get("__name__", "").startswith("flashinfer."):
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name == "importlib.util" and not looking:
+            return False
+        if name.startswith("flashinfer."):
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 if __name__ == "cutlass":
-    if _for_flashinfer():
+    if _for_flashinfer(looking=False):
         raise ImportError("this host has a stand-in for CUTLASS, which compiles no kernels")
     os.environ.setdefault("FLASHINFER_USE_CUDA_NORM", "1")
     sys.meta_path.append(_Submodules())
+    # Before others import what is below this package, as flashinfer would find that, too.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("flashinfer")

@@ -82,14 +82,17 @@ BASE = (
 )
 
 # Of what newer releases want in front (runners/targets/packages.py), what the base brings besides its own: they lie in
-# a folder each, so that other releases do not see them.
-IN_FRONT = ("transformers==5.19.0", "tokenizers==0.23.2", "flashinfer-python==0.7.2", "apache-tvm-ffi==0.1.11")
+# a folder each, so that other releases do not see them. The base's own apache-tvm-ffi serves all releases.
+IN_FRONT = ("transformers==5.19.0", "tokenizers==0.23.2")
+# What it brings besides on demand: draft_extend, rounds and verify's opt-in host plan over flashinfer need it from
+# 0.5.18 on. 11 MB more. Imports and the compilation of a prefill's kernels were tried; no GPU has run it yet.
+NEWER_FLASHINFER = ("flashinfer-python==0.7.2", "apache-tvm-ffi==0.1.11")
 
 # From this release on CUTLASS's Python, which stays out, is stood in for (cutlass_standin.py): 0.5.23 does not start
 # without, and 0.5.16 is known to.
 CUTLASS_SINCE = "0.5.17"
 
-# Paths inside wheels that stay out, by distribution.
+# Paths inside wheels that stay out, by distribution or pin.
 LEFT_OUT = {
     # flash_ops is FlashAttention 3, 1 GB: only on demand, and cut down (flash_ops.py). sm100 is another GPU's build.
     # What lies beside sgl_kernel is for several GPUs or mixtures of experts.
@@ -98,7 +101,7 @@ LEFT_OUT = {
         *("_mscclpp*", "include/*", "lib/*", "lib64/*", "triton_kernels/*"),
     ),
     # Sources of kernels that no runner compiles: of experts, of linear attention, of other architectures; examples.
-    "flashinfer-python": (
+    NEWER_FLASHINFER[0]: (
         *(f"flashinfer/data/csrc/{part}*" for part in ("cake_", "kda/", "gdn/", "fused_moe/", "experimental/")),
         *(f"flashinfer/data/cutlass/{part}/*" for part in ("python", "test", "examples", "media", "docs")),
         *(f"flashinfer/data/cccl/{part}/*" for part in ("python", "benchmarks", "docs", "test", "examples", "c")),

@@ -86,7 +86,7 @@ def members(pins: Sequence[Pin], wheels: Sequence[Path], also: Collection[str] =
     NotUsable if one of the wheels is damaged."""
     by_name = {}
     for pin, wheel in zip(pins, wheels, strict=True):
-        left_out = LEFT_OUT.get(pin.name, ())
+        left_out = LEFT_OUT.get(str(pin), LEFT_OUT.get(pin.name, ()))
         file = _open(wheel)  # stays open as long as a member of it is kept
         for entry in file.infolist():
             name = "" if entry.is_dir() else _installed_name(entry.filename)

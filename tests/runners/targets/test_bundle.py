@@ -13,16 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from repro.cases.case import Target
 from runners.targets.bundle import archive
 from runners.targets.bundle.archive import Member
 from runners.targets.bundle.build import listed
 from runners.targets.bundle.fatbin import cut_down
 from runners.targets.bundle.flash_ops import is_carried
-from runners.targets.bundle.pins import BASE, LEFT_OUT, PARENT
+from runners.targets.bundle.pins import BASE, LEFT_OUT, NEWER_FLASHINFER, PARENT
 from runners.targets.bundle.unpack import unpack
 from runners.targets.bundle.wheels import Pin, fetch, find, members
-from runners.targets.environments import NotUsable
+from runners.targets.environments import NotUsable, import_path
 from runners.targets.install import Ran
+from runners.targets.packages import BUNDLED, directory
 from tests.builders.small_library import flash_ops
 from tests.builders.small_wheels import FRONT, SMALL, Index, make, small_index, wheel
 
@@ -72,6 +74,20 @@ def test_a_bundle_with_flash_attention_3_has_its_library_where_the_package_looks
     there = tmp_path / "host" / "targets" / "base" / "sgl_kernel"
     assert sorted(path.name for path in there.iterdir()) == ["__init__.py", "flash_ops.abi3.so"]
     assert (there / "flash_ops.abi3.so").read_bytes() == cut_down(flash_ops(), is_carried)
+
+
+def test_a_newer_flashinfer_lies_in_front_of_the_releases_that_need_it(tmp_path: Path, index: Index) -> None:
+    made, _ = make(tmp_path, index, "0.5.13", newer_flashinfer=True)
+    unpack(made, tmp_path / "host")
+    base = tmp_path / "host" / "targets" / "base"
+    needed = [directory(text, base / BUNDLED) for text in NEWER_FLASHINFER]
+    assert [path.relative_to(needed[0]) for path in needed[0].rglob("*") if path.is_file()] == [
+        Path("flashinfer/__init__.py")
+    ], "sources of kernels that no runner compiles stay out"
+    for release, has in (("0.5.17", False), ("0.5.18", True), ("0.5.23", True)):
+        (tmp_path / "host" / "targets" / f"sglang-{release}" / "sglang" / "srt").mkdir(parents=True)
+        front = import_path(Target(release, "cuda"), tmp_path / "host")
+        assert (set(needed) <= set(front)) == has
 
 
 def test_what_pip_cannot_find_is_one_line_and_leaves_no_list(tmp_path: Path, index: Index) -> None:
@@ -129,7 +145,7 @@ def test_every_pin_is_exact_and_of_its_own() -> None:
     pins = [Pin.parse(text) for text in (*BASE, *PARENT)]
     assert all(pin.version and pin.version[0].isdecimal() for pin in pins)
     assert len({pin.name for pin in pins}) == len(pins) > 50
-    assert LEFT_OUT.keys() <= {"sglang", *(pin.name for pin in pins)}
+    assert LEFT_OUT.keys() <= {"sglang", NEWER_FLASHINFER[0], *(pin.name for pin in pins)}
 
 
 def test_a_later_wheel_wins(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from repro.cases.case import Target
 from repro.cases.release_list import ADAPTED, NEWEST
 from repro.cases.releases import in_range
 from runners.targets import packages, pinned
-from runners.targets.bundle.pins import BASE, IN_FRONT
+from runners.targets.bundle.pins import BASE, IN_FRONT, NEWER_FLASHINFER
 from runners.targets.environments import differences, lacks, sglang_path
 from runners.targets.install import Ran, install
 
@@ -160,7 +160,7 @@ def test_all_that_is_older_here_and_in_a_bundle_is_declared(release: str) -> Non
     assert lacks(target) == ""
     required = packages.required(sglang_path(target))
     row = packages.overlay(release)
-    in_front = [text for text in IN_FRONT if text in (*row.requirements, *row.bundled)]
+    in_front = IN_FRONT if row.requirements else ()
     bundle = HOST | dict(text.split("==") for text in (*BASE, *in_front))
     assert said(required, bundle, release) == ""
     in_bundle, emulated = (tuple(pinned.older(required, bundle, release, engine)) for engine in ("cuda", "emulated"))
@@ -176,5 +176,6 @@ def _ranges(release: str) -> set[str]:
 
 def test_a_bundle_brings_what_the_newest_wants_in_front() -> None:
     newest = packages.overlay(NEWEST)
-    assert set(IN_FRONT) <= {*newest.requirements, *newest.bundled}
+    assert set(IN_FRONT) <= set(newest.requirements)
+    assert set(NEWER_FLASHINFER) <= {*newest.requirements, *newest.bundled}
     assert not set(IN_FRONT) & set(BASE)
