@@ -160,7 +160,7 @@ CASES_OF_SGLANG = f"{PROJECT}/repro/seeds/verify-mask-not-padded.json"
     [
         ("fuzz mutate --target 0.5.23/emulated --runner draft --backend fa3 --sample 9 --out o", signal.SIGTERM, 3),
         ("fuzz recall --row 23037 --row 27338 --jobs 2 --out o", signal.SIGTERM, 4),
-        (f"repro explain {CASES_OF_SGLANG}", signal.SIGHUP, 2),
+        pytest.param(f"repro explain {CASES_OF_SGLANG}", signal.SIGHUP, 2, marks=pytest.mark.exhaustive),
         (f"repro bisect {CASES_OF_SGLANG}", signal.SIGINT, 2),
         ("runners record --out recorded -- sleep 300", signal.SIGTERM, 2),
         ("fuzz check 0.5.23 --out o", signal.SIGTERM, 2),

@@ -17,10 +17,8 @@ from repro.cases.rows.serving import launched
 from repro.cases.setup_problems import setup_problems
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
-from tests.builders.only_verdict import wheres
-from tests.builders.planted import planted
 from tests.runners.releases.test_round import CHAIN, HAPPENING, STEPS
-from tests.runners.releases.test_round_plants import TARGET, Plant
+from tests.runners.releases.test_round_plants import Plant, assert_seen
 
 FROZEN = replace(CHAIN, family=GEMMA, window=7, swa=True, overlap=True)
 SETUPS = {
@@ -97,10 +95,4 @@ def test_texts_are_the_targets(name: str, newest: Pool) -> None:
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_seen(name: str, newest: Pool) -> None:
-    plant = PLANTS[name]
-    case = Case(setup=plant.setup, steps=plant.steps)
-    newest.change(planted(TARGET, plant.file, plant.function, plant.old, plant.new))
-    trace = newest.run(case)
-    places = wheres(judge_all(case, trace))
-    seen = {(oracle, where) for oracle in places for where in places[oracle]}
-    assert seen >= set(plant.seen_by), (seen, trace.ended)
+    assert_seen(PLANTS[name], newest)

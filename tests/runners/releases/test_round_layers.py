@@ -17,10 +17,8 @@ from repro.cases.rows.serving import launched, layer_name, runner_of
 from repro.cases.setup_problems import setup_problems
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
-from tests.builders.only_verdict import wheres
-from tests.builders.planted import planted
 from tests.runners.releases.test_round import CHAIN, HAPPENING, SMALL, STEPS, recorded
-from tests.runners.releases.test_round_plants import TARGET, Plant
+from tests.runners.releases.test_round_plants import Plant, assert_seen
 
 # A bucket for each number of requests: padded rows keep what they had (docs/findings/multi-layer-stale-padding.md).
 LAYERS = replace(CHAIN, family=MIMO, disagreement=30, capture_bs=(1, 2, 3, 4))
@@ -155,10 +153,4 @@ def test_the_oldest_release_verifies_without_a_graph_by_no_plan() -> None:
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_of_layers_is_seen(name: str, newest: Pool) -> None:
-    plant = PLANTS[name]
-    case = Case(setup=plant.setup, steps=plant.steps)
-    newest.change(planted(TARGET, plant.file, plant.function, plant.old, plant.new))
-    trace = newest.run(case)
-    places = wheres(judge_all(case, trace))
-    seen = {(oracle, where) for oracle in places for where in places[oracle]}
-    assert seen >= set(plant.seen_by), (seen, trace.ended)
+    assert_seen(PLANTS[name], newest)

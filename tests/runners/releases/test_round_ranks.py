@@ -17,10 +17,8 @@ from repro.traces.finding import Status
 from repro.traces.paths import Recorded
 from repro.traces.trace import Trace
 from runners.processes.pool import Pool
-from tests.builders.only_verdict import wheres
-from tests.builders.planted import planted
 from tests.runners.releases.test_round import CHAIN
-from tests.runners.releases.test_round_plants import TARGET, Plant
+from tests.runners.releases.test_round_plants import Plant, assert_seen
 
 RANKED = replace(
     CHAIN,
@@ -128,11 +126,7 @@ def test_what_no_graph_holds_is_padded_without_one(newest: Pool) -> None:
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_seen(name: str, newest: Pool) -> None:
-    plant = PLANTS[name]
-    newest.change(planted(TARGET, plant.file, plant.function, plant.old, plant.new))
-    case = Case(setup=plant.setup, steps=plant.steps)
-    places = wheres(judge_all(case, newest.run(case)))
-    assert {(oracle, where) for oracle in places for where in places[oracle]} >= set(plant.seen_by), places
+    assert_seen(PLANTS[name], newest)
 
 
 def test_drawn_arrivals_come_to_both_ranks() -> None:

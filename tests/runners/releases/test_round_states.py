@@ -15,10 +15,9 @@ from repro.cases.families import GDN, facts_of
 from repro.cases.release_list import NEWEST
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
-from tests.builders.only_verdict import only, wheres
-from tests.builders.planted import planted
+from tests.builders.only_verdict import only
 from tests.runners.releases.test_round import CHAIN, HAPPENING, SMALL, STEPS, TREE, served
-from tests.runners.releases.test_round_plants import TARGET, Plant
+from tests.runners.releases.test_round_plants import Plant, assert_seen
 
 KEPT = replace(CHAIN, family=GDN, dtype="float16", disagreement=30)
 SETUPS = {
@@ -117,10 +116,4 @@ def test_texts_and_states_are_the_targets(name: str, newest: Pool) -> None:
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_of_states_is_seen(name: str, newest: Pool) -> None:
-    plant = PLANTS[name]
-    case = Case(setup=plant.setup, steps=plant.steps)
-    newest.change(planted(TARGET, plant.file, plant.function, plant.old, plant.new))
-    trace = newest.run(case)
-    places = wheres(judge_all(case, trace))
-    seen = {(oracle, where) for oracle in places for where in places[oracle]}
-    assert seen >= set(plant.seen_by), (seen, trace.ended)
+    assert_seen(PLANTS[name], newest)
