@@ -15,7 +15,6 @@ from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.buffer_facts import DP_RANKS, OF_RANKS
 from repro.cases.case import Case
 from repro.cases.exemptions import exempted
-from repro.cases.runner_facts import IN_BLOCKS
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -31,8 +30,6 @@ _OTHERWISE = OF_RANKS | {
     "global_num_tokens_for_logprob_cpu",
     "mamba_clear_indices",
 }
-# Fields of the spec_info of a block's draft.
-_DRAFTED = "spec_info."
 _OTHERWISE_PARTS = ("mask", "indptr", "kv_indices", "last_page_len", "window_")
 
 
@@ -43,14 +40,10 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
         name: pairs for name, pairs in record.path(-1, Recorded.EXTENTS_CAPTURED).items() if not _otherwise(name)
     }
     wrongs = list(_out_of_proportion(captured))
-    calls = _calls(case, record)
+    calls, rows = _calls(case, record), exempted(ORACLE, case.setup, record.release)
     for (_, name), of_name in calls.items():
-        if (
-            case.setup.algorithm in IN_BLOCKS
-            and name.startswith(_DRAFTED)
-            and not any(count for _, count, _ in of_name)
-        ):
-            continue  # one spec_info for all drafts, without tensors (draft_worker_common.py, 0.5.23:156)
+        if f"{name.partition('.')[0]}." in rows and not any(count for _, count, _ in of_name):
+            continue
         wrongs += _unlike(name, of_name, _each(name, captured, case.setup.max_bs))
     wrongs += [*_otherwise_wide(case, record), *_not_told(record), *_miscounted(record)]
     wrongs += [*_ranks_captured(case, record), *_ranks_planned(case, record)]

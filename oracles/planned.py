@@ -13,8 +13,7 @@ import numpy as np
 from oracles.trace_index import Record, Wrong, conclude_each, first_difference, passing
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup
-from repro.cases.exemptions import exempted
-from repro.cases.runner_facts import IN_BLOCKS
+from repro.cases.exemptions import Exemption, exempted
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -27,8 +26,6 @@ UNPUBLISHED = "seq_lens_cpu of a batch without"
 MIRRORS = {"seq_lens_cpu": "seq_lens", "spec_extend_seq_lens_cpu": "extend_seq_lens"}
 # Per request, and padded by a neutral value where there is one.
 BY_REQUEST = ("seq_lens", "req_pool_indices", "num_accept_tokens", "num_correct_drafts", "extend_seq_lens")
-# Blocks for which a request has KV slots, behind a length that may be that of two rounds ago.
-RESERVED_BLOCKS = 4
 OF_ALL_LAYERS = frozenset({"seq_lens", "req_pool_indices"})
 # What is recorded of each switch behind the number of draft steps that was asked for.
 _GOES_BY = ("the worker", "the draft worker", "the worker's draft tokens", "the draft worker's draft tokens")
@@ -54,7 +51,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             for call, plan in enumerate(_plans(record, step, path)):
                 compared += 1
                 wrongs += _judge_plan(case, record, step, path, plan, first=not call)
-    rows = exempted(ORACLE, case.setup, record.release)
+    rows = {value for value, row in exempted(ORACLE, case.setup, record.release).items() if row.within is None}
     stale = {wrong.where for wrong in wrongs if wrong.where in rows}
     wrongs = [wrong for wrong in wrongs if wrong.where not in rows]
     return passing(conclude_each(ORACLE, wrongs, compared, label="planned with", nothing="no plan recorded"), stale)
@@ -126,7 +123,8 @@ def _judge_plan(
     judged = (*fields,) if first else (field for field in fields if field[0] in OF_ALL_LAYERS)
     before = record.path(step, Recorded.BEFORE)
     is_published = not before or "seq_lens_cpu" in before
-    mirrors = _mirrors(case.setup, plan, rows, is_published=is_published)
+    bounds = exempted(ORACLE, case.setup, record.release)
+    mirrors = _mirrors(case.setup, bounds, plan, rows, is_published=is_published)
     for name, got, want in (*judged, *mirrors):
         differs = first_difference(step, f"planned {name}", got, want)
         if differs:
@@ -157,22 +155,21 @@ def _fields(
 
 
 def _mirrors(
-    setup: Setup, plan: Mapping[str, Array], rows: Rows, *, is_published: bool
+    setup: Setup, bounds: Mapping[str, Exemption], plan: Mapping[str, Array], rows: Rows, *, is_published: bool
 ) -> Iterator[tuple[str, Array, Array]]:
-    """is_published: whether the batch has lengths on the host."""
+    """is_published: whether the batch has lengths on the host. bounds: rows by whose value a number may lie beyond."""
+
+    def allowed(name: str, got: Array, exact: Array, requests: int = 1) -> Array:
+        """The exact number, or the one that was got if it lies within the bounds of so many requests."""
+        if name not in bounds or (within := bounds[name].within) is None:
+            return exact
+        low, high = within(setup)
+        return np.clip(got, exact + requests * int(low), exact + requests * (int(high) - 1))
+
     for name, mirrored in MIRRORS.items():
         if name in plan and mirrored in plan and (is_published or name != "seq_lens_cpu"):
             got, lengths = (plan[each].reshape(-1)[: rows.planned] for each in (name, mirrored))
-            yield name, got, _bounds(setup, got, lengths)
+            yield name, got, allowed(name, got, lengths)
     if "seq_lens_sum" in plan:
         got, total = plan["seq_lens_sum"].reshape(1), plan["seq_lens"].reshape(-1)[: rows.planned].astype(np.int64)
-        yield "seq_lens_sum", got, _bounds(setup, got, np.asarray([total.sum()]), requests=rows.planned)
-
-
-def _bounds(setup: Setup, got: Array, lengths: Array, requests: int = 1) -> Array:
-    """The lengths; of a worker that drafts blocks each bound that is no lower, and no higher than what it reserves for
-    so many requests (dflash_info_v2.py, 0.5.23:149): kernels go by the lengths on the device."""
-    if setup.algorithm not in IN_BLOCKS:
-        return lengths
-    most = lengths + requests * (RESERVED_BLOCKS * setup.num_draft_tokens + setup.page_size - 1)
-    return np.clip(got, lengths, most)
+        yield "seq_lens_sum", got, allowed("seq_lens_sum", got, np.asarray([total.sum()]), rows.planned)

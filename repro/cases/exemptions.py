@@ -13,6 +13,8 @@ from typing import Protocol
 
 from repro.cases.releases import release_order
 
+# Blocks for which a request has KV slots, behind a length that may be that of two rounds ago.
+RESERVED_BLOCKS = 4
 FINITE = 60_000  # beyond every activation of these models, and a number in every dtype
 
 
@@ -25,6 +27,10 @@ class Sized(Protocol):
     def backend(self) -> str: ...
     @property
     def family(self) -> str: ...
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def page_size(self) -> int: ...
     @property
     def vocab_size(self) -> int: ...
     @property
@@ -40,7 +46,8 @@ class Sized(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exemption:
     """One row. oracle, value: who lets which buffer, field or attribute pass. runners, backends: where; empty is
-    anywhere. family: of which models; empty: any. since, until: the first and the last release; empty is no limit.
+    anywhere. family, algorithm: of which models, and of which drafts; empty: any. since, until: the first and the last
+    release; empty is no limit.
     within: the half-open range that the value must lie in all the same; None: any. stale: whether it may be what an
     earlier batch left, which is counted. because: sglang's file and function, and what makes it harmless."""
 
@@ -50,6 +57,7 @@ class Exemption:
     runners: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
     family: str = ""
+    algorithm: str = ""
     since: str = ""
     until: str = ""
     within: Callable[[Sized], tuple[float, float]] | None = None
@@ -74,7 +82,11 @@ class Exemption:
 def exempted(oracle: str, setup: Sized, release: str) -> Mapping[str, Exemption]:
     """The rows of an oracle that hold for this setup in this release, by value."""
     rows = _holding(EXEMPTIONS, oracle, setup.runner, setup.backend, release)
-    return {value: row for value, row in rows.items() if row.family in ("", setup.family)}
+    return {
+        value: row
+        for value, row in rows.items()
+        if row.family in ("", setup.family) and row.algorithm in ("", setup.algorithm)
+    }
 
 
 @functools.lru_cache(maxsize=1024)
@@ -102,6 +114,11 @@ def _tokens_of_a_row(setup: Sized) -> tuple[float, float]:
 
 def _tokens_of_all(setup: Sized) -> tuple[float, float]:
     return 0, setup.max_bs * setup.num_draft_tokens
+
+
+def _reserved_blocks(setup: Sized) -> tuple[float, float]:
+    """The distance of a length on the host from the device's."""
+    return 0, RESERVED_BLOCKS * setup.num_draft_tokens + setup.page_size
 
 
 _TARGETS = ("decode", "verify", "cpu_decode")
@@ -260,6 +277,19 @@ _PLANNED = (
         because="EagleDraftWorker.init_attention_backend (speculative/eagle_worker_v2.py) leaves the draft model its "
         "own backend, which draft-extends without a graph plan and run: of the same kind, made of the same arguments.",
     ),
+    *(
+        Exemption(
+            oracle="planned",
+            value=value,
+            runners=("verify",),
+            algorithm="DFLASH",
+            since="0.5.14",
+            within=_reserved_blocks,
+            because="DFlashDraftInputV2.prepare_for_decode (speculative/dflash_info_v2.py, 0.5.23:149) makes lengths "
+            "on the host bounds, of the KV slots that it reserves: kernels go by the lengths on the device.",
+        )
+        for value in ("seq_lens_cpu", "seq_lens_sum")
+    ),
 )
 _HISTORY = (
     Exemption(
@@ -300,6 +330,29 @@ _WIDTHS = tuple(
         (("multi_layer",), "", "MultiLayerEagleMultiStepDraftExtendCudaGraphRunner._allocate_buffers"),
     )
 )
+_LENGTHS = (
+    Exemption(
+        oracle="extents",
+        value="spec_info.",
+        runners=("verify",),
+        algorithm="DFLASH",
+        since="0.5.14",
+        because="make_draft_block_spec_info (speculative/draft_worker_common.py, 0.5.23:133) makes one of tensors "
+        "without entries for the drafts of all blocks: a draft takes tokens and positions from its batch.",
+    ),
+)
+_ROUNDS = (
+    Exemption(
+        oracle="kv_rows",
+        value="rows of the draft",
+        runners=("round",),
+        family="mimo_v2_flash",
+        since="0.5.15",
+        because="_draft_extend_for_decode (speculative/multi_layer_eagle_worker_v2.py) goes on from a layer's draws "
+        "behind the last accepted token, and never makes these rows again: models without convolutions must skip "
+        "the fix, says _init_boundary_kv_fix_state (0.5.23:251). No text depends on them; acceptance does.",
+    ),
+)
 # Input buffers of graph runners that no family names, and which are not held to the batch's field of their name.
 _STAGED = tuple(
     Exemption(oracle="staged", value=value, runners=runners, since=since, because=because)
@@ -328,4 +381,13 @@ _UNWATCHED = tuple(
         ("top_ks", "of rejection sampling"),
     )
 )
-EXEMPTIONS: tuple[Exemption, ...] = (*_PADDED, *_PLANNED, *_HISTORY, *_WIDTHS, *_STAGED, *_UNWATCHED)
+EXEMPTIONS: tuple[Exemption, ...] = (
+    *_PADDED,
+    *_PLANNED,
+    *_HISTORY,
+    *_WIDTHS,
+    *_LENGTHS,
+    *_ROUNDS,
+    *_STAGED,
+    *_UNWATCHED,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from tests.builders.cases import FULL, case_of, setup_of, step
 from tests.builders.cases import PADDED as THREE
 from tests.builders.sound_trace import CASE, PADDED, RAW, SETUP, SOUND
 from tests.builders.toy_traces import changed
+from tests.runners.releases.test_round_blocks import STEPS
 
 PAIRS = [(runner, backend) for runner, facts in RUNNER_FACTS.items() for backend in facts.backends]
 RANGED = [row for row in EXEMPTIONS if row.oracle == slot0_padding.ORACLE and row.within]
@@ -66,7 +68,9 @@ def test_a_row_ends_with_its_releases(row: Exemption) -> None:
         is_early = bool(row.since) and order[release] < release_order(row.since)
         is_late = bool(row.until) and order[release] > release_order(row.until)
         assert row.holds(runner, backend, release) is not (is_early or is_late), release
-        setup = replace(SETUP, runner=runner, backend=backend, family=row.family)
+        setup = replace(
+            SETUP, runner=runner, backend=backend, family=row.family, algorithm=row.algorithm or SETUP.algorithm
+        )
         exemption = exempted(row.oracle, setup, release).get(row.value)
         assert (exemption == row) is not (is_early or is_late)
     assert not row.holds(runner, backend, "toy with a bug")
@@ -157,6 +161,14 @@ def trees_of_mamba2(runner: str, backend: str) -> Case:
     return Case(setup=setup, steps=(step(*FULL), step(*THREE), step(*THREE[:1]), step(*FULL[:2])))
 
 
+def in_rounds(row: Exemption) -> Case:
+    """Blocks, or drafts of a layer each, some of which the target does not take."""
+    family: dict[str, Any] = {"family": row.family, "num_steps": 3, "num_draft_tokens": 4, "capture_bs": (1, 2, 3, 4)}
+    blocks: dict[str, Any] = {"algorithm": row.algorithm, "num_steps": 1, "num_draft_tokens": 4, "overlap": True}
+    setup = setup_of("round", "triton", topk=1, disagreement=60, **(blocks if row.algorithm else family))
+    return Case(setup=setup, steps=STEPS)
+
+
 CASE_OF: dict[str, Callable[[str, str], Case]] = {
     slot0_padding.UNPUBLISHED: without_lengths,
     "num_accept_tokens": of_other_counts,
@@ -167,23 +179,30 @@ CASE_OF: dict[str, Callable[[str, str], Case]] = {
 }
 # Those of sessions, which leave a buffer unwatched: no oracle asks for them.
 OF_SESSIONS = {"staged", "unwatched"}
+
+
+def is_of_rounds(row: Exemption) -> bool:
+    return bool(row.algorithm) or "round" in row.runners
+
+
+def is_dear(row: Exemption) -> bool:
+    return "cpu_decode" in row.runners or is_of_rounds(row)
+
+
 JUDGED = [row for row in EXEMPTIONS if row.oracle not in OF_SESSIONS]
 
 
 @pytest.mark.emulated
 @pytest.mark.parametrize(
     "row",
-    [
-        pytest.param(row, marks=pytest.mark.exhaustive if "cpu_decode" in row.runners else (), id=name_of(row))
-        for row in JUDGED
-    ],
+    [pytest.param(row, marks=pytest.mark.exhaustive if is_dear(row) else (), id=name_of(row)) for row in JUDGED],
 )
 def test_without_a_row_its_case_fails(row: Exemption, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     release = pool.target.sglang
     here = [pair for pair in PAIRS if pair[0] != TOY and row.holds(*pair, release) and has_runner(release, *pair)]
     if not here:
         pytest.skip(f"no row of {release}")  # the row ends before it, or begins behind it
-    case = CASE_OF.get(row.value, plain)(*here[0])
+    case = in_rounds(row) if is_of_rounds(row) else CASE_OF.get(row.value, plain)(*here[0])
     trace = pool.run(case)
     assert not fails(row, case, trace)
     monkeypatch.setattr(exemptions, "EXEMPTIONS", tuple(other for other in EXEMPTIONS if other is not row))

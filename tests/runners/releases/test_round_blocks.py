@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from oracles.catalogue import judge_all, overall
-from oracles.planned import RESERVED_BLOCKS, judge
+from oracles.planned import judge
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
+from repro.cases.exemptions import RESERVED_BLOCKS
 from repro.cases.release_list import NEWEST
 from repro.cases.rows.serving import BLOCK, launched, runner_of
 from repro.shrinking.moves import refit
@@ -159,5 +160,5 @@ def test_lengths_on_the_host_are_bounds(more: int, fails: bool) -> None:
         (Recorded.PLANNED, "seq_lens_cpu"): lengths + more,
     }
     seen = tuple(RecordedArray(step=0, path=path, name=name, array=array) for (path, name), array in arrays.items())
-    verdicts = judge(case, Trace(ended=End(how=Termination.DONE), seen=seen, facts={}))
+    verdicts = judge(case, Trace(ended=End(how=Termination.DONE), seen=seen, facts={"sglang": NEWEST}))
     assert any(verdict.status is Status.FAIL for verdict in verdicts) == fails, verdicts

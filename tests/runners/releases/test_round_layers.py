@@ -110,7 +110,7 @@ def test_rows_of_later_layers_are_judged_where_the_target_has_said_their_tokens(
     graph = {"requests": [0], "seq_lens": [3], "accepted": [1], "new_seq_lens": [5], f"draft_k{layer}": [got]}
     places = {"afresh": afresh, "round_graph": graph}
     trace = recorded(**{f"{path}.{name}": value for path, each in places.items() for name, value in each.items()})
-    verdicts = kv_rows.judge(replace(SMALL, setup=LAYERS), trace)
+    verdicts = kv_rows.judge(replace(SMALL, setup=LAYERS), replace(trace, facts={"sglang": NEWEST}))
     assert {verdict.status for verdict in verdicts} == {Status.FAIL if fails else Status.PASS}
 
 
