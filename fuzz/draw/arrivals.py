@@ -50,6 +50,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         sampled=draw(st.booleans()),
         chunk=page * draw(st.sampled_from((0, 0, 1, max(1, CHUNK // page)))),
         dp_attention=setup.dp_attention or (ranks and draw(st.sampled_from((False, False, True)))),
+        heeds_eos=draw(st.booleans()),
     )
     if setup.algorithm not in IN_BLOCKS:
         return drawn

@@ -58,6 +58,7 @@ class Setup:
     prefill_max_bs: int = 0
     sampled: bool = False
     logprob_start_len: int = -1
+    heeds_eos: bool = False
 
     @property
     def max_bs(self) -> int:

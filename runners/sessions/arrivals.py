@@ -125,6 +125,7 @@ class Clock:
                 logprob_start_len=prompt_start(self.case.setup, row, request.seq_len),
                 states=asks_states(self.case.setup, row),
                 sampled=samples(self.case.setup, row),
+                heeds_eos=self.case.setup.heeds_eos,
             )
             for row, request in requests
         ]

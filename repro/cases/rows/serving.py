@@ -87,6 +87,7 @@ def launched(setup: Setup, graphs: str) -> Setup:
         "returns_hidden": False,
         "rejection": setup.rejection and facts.rejects,
         "sampled": False,
+        "heeds_eos": False,
     }
     of_rounds_alone = {"overlap": False, "pool": 0, "disagreement": 0, "prefill_max_bs": 0} | of_requests | windows
     of_rounds_alone["one_graph"] = setup.one_graph and facts.layered
@@ -240,5 +241,17 @@ ROWS: tuple[Option, ...] = (
         drawn=(True,),
         later=True,
         words="requests that sample",
+    ),
+    Option(
+        field="heeds_eos",
+        name="ignore_eos",
+        part=HARNESS,
+        reversed=True,
+        meaning="requests say that no token ends them, and sglang admits them by all tokens that they ask for; "
+        "otherwise by a part of these, and in a full pool it retracts some. No text has a token that ends it",
+        if_set=(_SERVES,),
+        drawn=(True,),
+        later=True,
+        words="requests that a token may end",
     ),
 )

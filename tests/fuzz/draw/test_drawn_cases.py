@@ -30,3 +30,8 @@ def test_some_retractions_come_in_iterations_without_a_prefill() -> None:
     cases = itertools.islice(rounds(11, "round", "triton", 8), 60)
     retracting = [step for case in cases for step in case.steps if step.happens == "retract"]
     assert {bool(step.requests) for step in retracting} == {True, False}
+
+
+def test_some_pools_may_fill() -> None:
+    setups = {case.setup for case in itertools.islice(rounds(11, "round", "triton", 8), 60)}
+    assert any(setup.heeds_eos and setup.pool and setup.slots > 1 for setup in setups)

@@ -141,3 +141,25 @@ def test_kv_rows_of_eight_bits_may_lie_as_far_off_as_rounding_moves_them(noise: 
     values = {f"{path}.{name}": value for path, each in places.items() for name, value in each.items()}
     case = replace(SMALL, setup=replace(CHAIN, kv_dtype="fp8_e4m3"))
     assert only(kv_rows.judge, case, recorded(**values)).status is status
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(NEWEST)
+@pytest.mark.parametrize(
+    ("setup", "pool"),
+    [
+        (replace(CHAIN, disagreement=100), 150),
+        (replace(CHAIN, radix=True, overlap=True), 150),
+        (replace(TREE, page_size=4, disagreement=100), 200),
+    ],
+    ids=["chain", "overlap", "tree"],
+)
+def test_a_full_pool_retracts_of_itself(newest: Pool, setup: Setup, pool: int) -> None:
+    requests = tuple(Request(slot=n, seq_len=9 + n, data=n, further=40 - n) for n in (1, 2, 3))
+    retractions = {}
+    for heeds in (False, True):
+        case = Case(setup=replace(setup, pool=pool, heeds_eos=heeds), steps=(Step(requests=requests),))
+        trace = newest.run(case)
+        assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
+        retractions[heeds] = int(trace.facts["retractions"])
+    assert retractions[True] > retractions[False] == 0

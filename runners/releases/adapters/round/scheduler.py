@@ -53,7 +53,9 @@ def constructed(args: Any, wire: Wire, placed: Mapping[str, Any]) -> Any:
     # By this name schedulers on the host share a file, whose size goes by their ranks.
     ports = Posing(nccl_port=in_memory(), instance_id=f"eagleeye-{args.dp_size}", metrics_ipc_name="")
     with engine.hosted():
-        return construct(Scheduler, args, ports, **{**GENERATION.ranks(), **placed})
+        scheduler = construct(Scheduler, args, ports, **{**GENERATION.ranks(), **placed})
+    scheduler.model_config.hf_eos_token_id = set()  # a text is as long as was asked for
+    return scheduler
 
 
 def _channels(kind: Any, wire: Wire) -> Any:
@@ -71,12 +73,14 @@ def request(
     logprob_start_len: int = -1,
     states: bool = False,
     sampled: bool = False,
+    heeds_eos: bool = False,
 ) -> Any:
     """A request for so many tokens, whatever they are. alone: it shares no prefix with another one. logprobs, states:
     it asks for their log-probabilities, or for hidden states. logprob_start_len: and for those of its prompt from this
-    token on; -1: for none. sampled: it is not greedy, but as cold."""
+    token on; -1: for none. sampled: it is not greedy, but as cold. heeds_eos: a token might end it."""
     kind: Any = io_struct.TokenizedGenerateReqInput
-    sampling = SamplingParams(max_new_tokens=count, temperature=COLD if sampled else 0.0, ignore_eos=True)
+    temperature = COLD if sampled else 0.0
+    sampling = SamplingParams(max_new_tokens=count, temperature=temperature, ignore_eos=not heeds_eos)
     sampling.normalize(None)
     fields: dict[str, Any] = {
         "rid": rid,
