@@ -1,5 +1,5 @@
 """Patience with a session that is silent for a reason of the host: its compilers are at work, which may take longer
-than it may be silent, or it waits for a processor that others use."""
+than it may be silent, or those of another process on which it waits, or it waits for a processor that others use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runners.processes.wire import Silence
+from runners.targets.environments import kernels_directory
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Who uses less than this part of a core, and does not wait for one, is idle: a pool of compilers without work, say.
@@ -36,7 +37,7 @@ def patient(wait: Callable[[float], None], pid: int, deadline: float) -> float:
             earlier, starved = starved, _starved(pid)
             lost = starved - earlier
             # Compiled code is loaded and run after its compilers have ended.
-            before, worked = worked, at_work(pid)
+            before, worked = worked, at_work(pid) or kernels_are_locked()
             more = max(_AGAIN_S if worked or before else 0.0, lost if lost > _STARVED_S else 0.0)
             if not more or deadline >= latest:
                 raise
@@ -60,6 +61,18 @@ def at_work(pid: int, seconds: float = 1.0) -> bool:
     time.sleep(seconds)
     after = _spent(pid)
     return after is not None and (after[0] - before[0] > _IDLE * seconds or (before[1] and after[1]))
+
+
+def kernels_are_locked(folder: Path | None = None, locks: Path = Path("/proc/locks")) -> bool:
+    """True if a process of this host holds a lock in the folder of kernels: it compiles some, and others wait. False
+    where Linux does not list locks. folder: instead of that folder."""
+    try:
+        # As in proc_locks(5): device and inode of each locked file, as 08:02:1234.
+        locked = {line.split()[-3].rpartition(":")[2] for line in locks.read_text().splitlines() if " FLOCK " in line}
+        files = (folder or kernels_directory()).rglob("*.lock") if locked else ()
+        return any(str(path.stat().st_ino) in locked for path in files)
+    except OSError:  # or a lock's file was removed between being listed and being read
+        return False
 
 
 def _spent(pid: int) -> tuple[float, bool] | None:

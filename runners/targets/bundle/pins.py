@@ -85,7 +85,8 @@ BASE = (
 # a folder each, so that other releases do not see them. The base's own apache-tvm-ffi serves all releases.
 IN_FRONT = ("transformers==5.19.0", "tokenizers==0.23.2")
 # What it brings besides on demand: draft_extend, rounds and verify's opt-in host plan over flashinfer need it from
-# 0.5.18 on. 11 MB more. Imports and the compilation of a prefill's kernels were tried; no GPU has run it yet.
+# 0.5.18 on. 11 MB more. A prefill's kernels compile for SM90 from what is left of its sources; no GPU has run
+# them yet.
 NEWER_FLASHINFER = ("flashinfer-python==0.7.2", "apache-tvm-ffi==0.1.11")
 
 # From this release on CUTLASS's Python, which stays out, is stood in for (cutlass_standin.py): 0.5.23 does not start

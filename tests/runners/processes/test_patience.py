@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,7 @@ def silences(
     at each; starved: seconds, at the start and at each."""
     busy, waits, deadlines = iter(work), iter(starved), list[float]()
     monkeypatch.setattr(patience, "at_work", lambda _: next(busy))
+    monkeypatch.setattr(patience, "kernels_are_locked", lambda: False)
     monkeypatch.setattr(patience, "_starved", lambda _: next(waits))
     monkeypatch.setattr("time.monotonic", lambda: deadlines[-1])
 
@@ -85,6 +88,27 @@ def test_a_worker_that_is_blocked_does_not_start() -> None:
             worker.wait_ready(0.1)
     finally:
         worker.end()
+
+
+def test_kernels_that_another_process_compiles_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, deadlines = silences(monkeypatch, [False] * 3, [0.0] * 4)
+    held = iter((True, False, False))
+    monkeypatch.setattr(patience, "kernels_are_locked", lambda: next(held))
+    with pytest.raises(Silence):
+        patience.patient(wait, 1, NOW)
+    assert deadlines == [NOW, NOW + 30, NOW + 60]
+
+
+def test_a_lock_on_kernels_is_seen_while_it_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "cached_ops" / "prefill.lock"
+    path.parent.mkdir()
+    with path.open("w") as file:
+        assert not patience.kernels_are_locked(tmp_path)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert patience.kernels_are_locked(tmp_path)
+        assert not patience.kernels_are_locked(tmp_path / "elsewhere")
+    assert not patience.kernels_are_locked(tmp_path)
+    assert not patience.kernels_are_locked(tmp_path, tmp_path / "no list")
 
 
 def test_linux_counts_the_seconds_without_a_processor() -> None:
