@@ -18,7 +18,7 @@ from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import EndOfLoop, Wire
 from runners.releases.options.sliding import is_hybrid
 from runners.sessions.arrivals import IDLE
-from runners.sessions.iterations import BESIDES
+from runners.sessions.iterations import prefills_max
 from runners.sessions.rounds import kv_rows
 
 Texts = Mapping[int, Sequence[int]]
@@ -26,10 +26,11 @@ Texts = Mapping[int, Sequence[int]]
 
 @dataclass(slots=True)
 class _AllAtOnce:
-    """The clock of these requests. Mutable: it counts iterations. texts: by a request's number."""
+    """The clock of these requests. Mutable: it counts iterations, up to limit. texts: by a request's number."""
 
     texts: Texts
     wire: Wire
+    limit: int
     iteration: int = 0
     idle: int = 0
 
@@ -37,7 +38,7 @@ class _AllAtOnce:
         _, ended = serving.outputs(self.wire.sent)
         self.idle += len(ended) == len(self.texts)
         self.iteration += 1
-        if self.idle > IDLE or self.iteration > BESIDES * (1 + len(self.texts)):
+        if self.idle > IDLE or self.iteration > self.limit:
             raise EndOfLoop
         if self.iteration > 1:
             return []
@@ -75,10 +76,11 @@ class Afresh:
         return {name: torch.stack([self.rows[n][name] for n in numbers]).cpu() for name in self.rows[numbers[0]]}
 
     def _serve(self, texts: Texts) -> None:
-        clock = _AllAtOnce(texts, self.wire)
         self.rows = {}
         # Sliding layers may have no KV slots for all of a prompt at once.
         hybrid = is_hybrid(self.scheduler.tp_worker.model_runner.token_to_kv_pool)
+        chunk = self.scheduler.chunked_prefill_size or 0 if hybrid else 0
+        clock = _AllAtOnce(texts, self.wire, prefills_max(map(len, texts.values()), chunk))
         with self._prefills_seen(), nullcontext() if hybrid else _unchunked(self.scheduler):
             serving.run(self.scheduler, self.wire, clock)
         if self.rows.keys() != texts.keys():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from repro.cases.case import Case
 
 # Iterations that a request may take for each of its new tokens, and besides: far more than it needs in a full pool.
@@ -21,3 +23,9 @@ def iterations_max(case: Case) -> int:
         chunks = -(-(request.seq_len + request.further) // case.setup.chunk) if case.setup.chunk else 1
         limit += EACH * (tokens + 1) + prefills * chunks
     return limit
+
+
+def prefills_max(lengths: Iterable[int], chunk: int) -> int:
+    """Iterations of the event loop in which prompts of these lengths have been prefilled, one behind the other and each
+    for one token. chunk: tokens of a chunk; 0: prompts are not cut."""
+    return BESIDES + sum(BESIDES + (-(-length // chunk) if chunk else 1) for length in lengths)

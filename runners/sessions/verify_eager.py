@@ -104,6 +104,8 @@ class Verify:
     def run(self) -> None:
         staging = StagingBuffer(self.watch, self.number)
         before = self.cache.fill(self.number, self.requests)
+        # A pass that writes where it must not may change them.
+        tokens = self.batch.tokens.cpu().clone().view(len(self.requests), -1)
         engine.memory_seen()
         staging.see(Recorded.INPUT, "req_pool_indices", self.batch.req_pool_indices)
         staging.see(Recorded.INPUT, "seq_lens", self.batch.seq_lens)
@@ -122,18 +124,17 @@ class Verify:
                 staging.see(Recorded.RANKS, name, counts)
             see_memory(staging)
             staging.flush()
-        self._see_results(staging, before)
+        self._see_results(staging, before, tokens)
 
-    def _see_results(self, staging: StagingBuffer, before: list[torch.Tensor]) -> None:
-        """Record what the pass gave and wrote, and what it should have."""
+    def _see_results(self, staging: StagingBuffer, before: list[torch.Tensor], tokens: torch.Tensor) -> None:
+        """Record what the pass gave and wrote, and what it should have. tokens: of the trees, one row a request."""
         cache = self.cache
         for name, tensor in self.outputs.items():
             staging.see(Recorded.EAGER, name, tensor)
         staging.see(Recorded.EAGER, "kv_slots", memory.changed_slots(cache.kv, before), as_slots=True)
         staging.flush()
         self.watch.at(self.number, "reference")
-        batch = {"tokens": self.batch.tokens.view(len(self.requests), -1)}
-        opinion = cache.opinion.on(self.requests, batch, cache.table, before, {}) or {}
+        opinion = cache.opinion.on(self.requests, {"tokens": tokens}, cache.table, before, {}) or {}
         for name, array in opinion.items():
             staging.see(Recorded.REFERENCE, name, array)
         if opinion:

@@ -62,12 +62,15 @@ class Teacher:
         run = read_whole(model, vocab)
         if run is None:
             raise Unsupported(f"no text is known of a {type(model).__name__}")
-        self._run = run
+        self._run, self._vocab = run, vocab
         self._dtype, self._kv_dtype, self._on_gpu = dtype, kv_dtype, on_gpu
 
     def judge(self, prompt: Ints, text: Sequence[int]) -> Judged:
-        """text: one token or more."""
-        ids = torch.from_numpy(np.concatenate([prompt, np.asarray(text[:-1], dtype=np.int64)]))
+        """text: one token or more. One that the vocabulary lacks is infinitely far behind the best, and goes on as the
+        last one that it has."""
+        known = torch.tensor([0 <= token < self._vocab for token in text])
+        chosen = torch.tensor(list(text)).clamp(0, self._vocab - 1)
+        ids = torch.cat([torch.from_numpy(np.asarray(prompt, dtype=np.int64)), chosen[:-1]])
         by = Rounding(self._dtype, self._kv_dtype, on_gpu=self._on_gpu, seed=len(ids), samples=SAMPLES)
         tokens = Tokens(ids=ids, positions=torch.arange(len(ids)))
         logits, states = self._run(by, tokens, causal(by))
@@ -75,13 +78,15 @@ class Teacher:
         of_prompt = logits[:, :first]
         logits, states = (each[:, first:] for each in (logits, states))
         kept = {name: each[:, first:] for name, each in tokens.kept.items()}
-        exact, chosen = logits[0], torch.tensor(list(text))
+        exact = logits[0]
+        behind = exact.amax(dim=-1) - exact.gather(-1, chosen[:, None])[:, 0]
+        likely = exact.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0]
         return Judged(
             logits=exact,
             states=states[0],
             best=exact.argmax(dim=-1).numpy(),
-            behind=(exact.amax(dim=-1) - exact.gather(-1, chosen[:, None])[:, 0]).numpy(),
-            likely=exact.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0].numpy(),
+            behind=behind.masked_fill(~known, torch.inf).numpy(),
+            likely=likely.masked_fill(~known, -torch.inf).numpy(),
             prompt=of_prompt[0].log_softmax(dim=-1).gather(-1, ids[1 : len(prompt), None])[:, 0].numpy(),
             noise=float((logits[1:] - exact).abs().amax()),
             prompt_noise=float((of_prompt[1:] - of_prompt[0]).abs().amax()) if first else 0.0,

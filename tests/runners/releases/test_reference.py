@@ -14,15 +14,15 @@ import torch
 from repro.cases.case import Setup
 from runners.engines.standins.experts import experts
 from runners.recording.observer import Unsupported
-from runners.releases.reference import bounds, rounding
+from runners.releases.reference import bounds, rounding, served
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest, largest_set
 from runners.releases.reference.deepseek import Experts
 from runners.releases.reference.gdn import Shared
-from runners.releases.reference.llama import Gated
+from runners.releases.reference.llama import Gated, Tokens
 from runners.releases.reference.question import Answer, Question
 from runners.releases.reference.rounding import SAMPLES, Rounding, half_steps
-from runners.releases.reference.served import Judged
+from runners.releases.reference.served import Judged, Teacher
 from runners.sessions.third_opinion import recorded
 
 pytestmark = pytest.mark.emulated
@@ -303,3 +303,16 @@ def test_hidden_states_of_another_width_or_place_are_off() -> None:
         states_noise=0.0,
     )
     assert judged.states_off([[0.0, 0.5, 0.0], [0.0], [0.0] * 3]) == [0.5, math.inf, math.inf]
+
+
+def test_a_token_that_the_vocabulary_lacks_is_infinitely_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def repeats(by: Rounding, tokens: Tokens, attend: object) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = torch.eye(4, dtype=torch.float64)[tokens.ids].expand(1 + SAMPLES, -1, -1)
+        return logits, logits
+
+    monkeypatch.setattr(served, "read_whole", lambda model, vocab: repeats)
+    teacher = Teacher(None, 4, torch.float32, torch.float32, on_gpu=False)
+    judged = teacher.judge(np.array([1, 2]), [2, 1 << 60, -7, 0])
+    assert judged.best.tolist() == [2, 2, 3, 0]
+    assert judged.behind.tolist() == [0.0, math.inf, math.inf, 0.0]
+    assert judged.likely[1:3].tolist() == [-math.inf] * 2

@@ -10,7 +10,8 @@ import pytest
 from oracles import metadata_once, verified
 from oracles.catalogue import judge_all, overall
 from repro.cases import codec
-from repro.cases.case import Case, Request, Setup, Step, setup_problems
+from repro.cases.case import Case, Request, Setup, Step, Target, setup_problems
+from repro.cases.release_list import NEWEST
 from repro.cases.releases import expected, release_order
 from repro.traces.finding import Status
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
@@ -18,6 +19,7 @@ from repro.upstream.fixes import SEEDS
 from runners.engines.standins import draft_worker
 from runners.processes.pool import Pool
 from tests.builders.cases import failures, statuses
+from tests.builders.planted import planted
 from tests.builders.toy_traces import changed
 
 SETUP = Setup(
@@ -217,3 +219,12 @@ def test_workers_of_several_layers_make_no_metadata(pool: Pool) -> None:
     assert (made["tokens"].tolist() if made else []) == (
         [] if release_order(release) >= release_order("0.5.13") else [12]
     )
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(NEWEST)
+def test_the_reference_is_asked_about_the_tokens_that_the_pass_was_given(newest: Pool) -> None:
+    file, line = "sglang/srt/speculative/eagle_worker_common.py", "logits_output = forward_batch_output.logits_output"
+    overwritten = f"{line}; verify_input.draft_token.fill_(1 << 40)"
+    newest.change(planted(Target(NEWEST, "emulated"), file, "run_eagle_verify", line, overwritten))
+    assert statuses(CASE, newest.run(CASE))[verified.ORACLE] is Status.PASS

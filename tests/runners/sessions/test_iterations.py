@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from repro.cases.case import Case, Request, Step
 from repro.cases.rows.serving import pool_least
-from runners.sessions.iterations import iterations_max
+from runners.sessions.iterations import iterations_max, prefills_max
 from tests.runners.releases.test_round import CHAIN
 
 LONG = Request(slot=1, seq_len=60, data=1, further=4)
@@ -29,3 +29,10 @@ def test_what_is_retracted_is_prefilled_again() -> None:
     assert retracted == never + 3 * 64
     small = replace(setup, pool=pool_least(setup))
     assert iterations_max(Case(setup=small, steps=STEPS)) == never + 3 * 64 * 4, "by a small pool, for each token"
+
+
+def test_a_prefill_afresh_may_take_an_iteration_for_each_token() -> None:
+    lengths = [145, 145, 10]  # of a case with chunks of one token, for which 256 were too few
+    assert prefills_max(lengths, chunk=1) >= sum(lengths)
+    assert prefills_max(lengths, chunk=1) - prefills_max(lengths, chunk=0) == sum(lengths) - 3
+    assert prefills_max(lengths, chunk=0) == prefills_max(lengths, chunk=200)
