@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 from pathlib import Path
@@ -26,17 +27,22 @@ from repro.upstream.fixes import SEEDS
 from tests.builders.sglang_parser import read
 
 STORED = [codec.read(path).case.setup for path in sorted(SEEDS.glob("*.json"))]
-DRAWN = [
-    round_setup(7, number, runner, backend)[1]
-    for runner, facts in RUNNER_FACTS.items()
-    for backend in facts.backends
-    for number in range(4)
-    if runner != TOY
-]
+
+
+@functools.cache
+def drawn() -> list[Setup]:
+    """Drawn setups of every runner and backend. Whoever collects this module does not wait for them."""
+    return [
+        round_setup(7, number, runner, backend)[1]
+        for runner, facts in RUNNER_FACTS.items()
+        for backend in facts.backends
+        for number in range(4)
+        if runner != TOY
+    ]
 
 
 def test_flags_are_the_same_after_a_way_through_a_setup() -> None:
-    for setup in (*STORED, *DRAWN):
+    for setup in (*STORED, *drawn()):
         again = setup_of(setup.runner, command(setup))
         assert flags(again) == flags(setup)
         for option in OPTIONS:
@@ -49,7 +55,7 @@ def test_flags_are_the_same_after_a_way_through_a_setup() -> None:
 def test_the_server_args_of_a_case_are_a_file_of_server_args() -> None:
     """A server without these flags overlaps and has a radix cache, a case without the keys does not."""
     absent = {"disable_overlap_schedule": True, "disable_radix_cache": True}
-    for setup in (*STORED, *DRAWN):
+    for setup in (*STORED, *drawn()):
         form = absent | server_args_of(setup)
         if not RUNNER_FACTS[setup.runner].graph:
             form.pop("enable_dp_attention", None)  # such a runner is always in a group of ranks
@@ -63,7 +69,7 @@ def server_args_of(setup: Setup) -> dict[str, Any]:
 
 @pytest.mark.emulated(NEWEST)
 def test_the_newest_release_takes_every_command_and_reads_the_same_values() -> None:
-    setups = [*STORED, *DRAWN[::5]]
+    setups = [*STORED, *drawn()[::5]]
     _, every = read([words(setup)[3:] for setup in setups])
     assert len(every) == len(setups) > len(STORED)
     for setup, values in zip(setups, every, strict=True):
