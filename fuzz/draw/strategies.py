@@ -93,7 +93,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     capped = domain.capped and BACKEND_FACTS[backend].draws_caps
     plain, fitting = facts.plain, facts.dtypes_of(runner)  # neither windows nor caps are known for others
     dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in fitting or not fitting]
-    windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
+    windows = num_steps == 1 or _drafts_in_windows(runner, backend, algorithm)
     windowed = facts.sliding or (domain.windowed and windows and "window" in swarm.options and plain)
     window = draw(_values("window")) if windowed else 0
     adapting &= plain and not (window and domain.windowed == "draft" and not BACKEND_FACTS[backend].starts_in_windows)
@@ -137,6 +137,14 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     if not is_drawn(setup):
         setup = replace(setup, window=0, swa=False, rejection=False, family="" if facts.sliding else family)
     return draw(arrivals.served(setup)) if domain.serves else _with_draft(draw, setup, swarm)
+
+
+def _drafts_in_windows(runner: str, backend: str, algorithm: str) -> bool:
+    """True if several draft steps are drawn with windows of the target, or of the draft model where it has them."""
+    kernels = BACKEND_FACTS[backend]
+    if algorithm == "STANDALONE":
+        return kernels.starts_in_windows
+    return RUNNER_FACTS[runner].windowed == "target" or kernels.drafts_in_windows
 
 
 def _with_draft(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Setup:

@@ -14,6 +14,8 @@ def _drafts_in_window(s: Setup, r: RunnerFacts, b: BackendFacts) -> bool:
     # A worker that starts with several draft steps has the backend for them, whatever the runner's own number is.
     several = s.num_steps > 1 and not b.drafts_in_windows
     starts = s.adaptive > 1 and not b.starts_in_windows
+    if s.algorithm == "STANDALONE":  # a Llama like its target
+        return s.num_steps == 1 or b.starts_in_windows
     return r.windowed != "draft" or not (several or starts)
 
 

@@ -68,6 +68,18 @@ def test_an_option_is_written_where_it_says_something(options: dict[str, Any]) -
             {"runner": "draft_extend", "backend": "flashinfer", "window": 7, "adaptive": 3},
             "drafts with a window are unsupported",
         ),
+        # A draft of its own has the target's window.
+        (
+            {
+                "runner": "round",
+                "algorithm": "STANDALONE",
+                "num_steps": 2,
+                "num_draft_tokens": 3,
+                "backend": "flashinfer",
+                "window": 7,
+            },
+            "drafts with a window are unsupported on flashinfer",
+        ),
         ({"swa": True}, "needs a target with sliding_window"),
         ({"runner": "draft", "num_steps": 2, "num_draft_tokens": 3, "returns_hidden": True}, "nothing requests"),
         ({"overhang": 4}, "no positions after its context"),
@@ -86,6 +98,13 @@ def test_a_worker_may_start_with_several_draft_steps_where_the_backend_for_them_
     for backend in ("triton", "fa3"):
         setup = replace(SETUP, backend=backend, head_dim=64, dtype="float16", **changes)
         assert problems(Case(setup=setup, steps=(batch(3),))) == []
+
+
+@pytest.mark.parametrize(("backend", "steps"), [("triton", 2), ("fa3", 2), ("flashinfer", 1)])
+def test_a_draft_of_its_own_has_a_window_where_its_backend_can_be_made(backend: str, steps: int) -> None:
+    setup = replace(SETUP, runner="round", backend=backend, head_dim=64, dtype="float16", window=7, swa=True)
+    setup = replace(setup, algorithm="STANDALONE", num_steps=steps, num_draft_tokens=steps + 1)
+    assert not any("window" in problem for problem in problems(Case(setup=setup, steps=(batch(3),))))
 
 
 def test_idle_steps_and_steps_without_lengths_on_the_host_are_cases() -> None:
