@@ -92,8 +92,8 @@ def test_a_worker_that_is_blocked_does_not_start() -> None:
 
 def test_kernels_that_another_process_compiles_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     wait, deadlines = silences(monkeypatch, [False] * 3, [0.0] * 4)
-    held = iter((True, False, False))
-    monkeypatch.setattr(patience, "kernels_are_locked", lambda: next(held))
+    answers = iter((True, False, False))
+    monkeypatch.setattr(patience, "kernels_are_locked", lambda: next(answers))
     with pytest.raises(Silence):
         patience.patient(wait, 1, NOW)
     assert deadlines == [NOW, NOW + 30, NOW + 60]
