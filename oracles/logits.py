@@ -1,5 +1,6 @@
 """The target's logits for each accepted token match a float64 pass over prompt and text, and so do the states that
-rounds leave in recurrent layers, and log-probabilities and hidden states that requests are returned."""
+rounds leave in recurrent layers, log-probabilities and hidden states that requests are returned, and what is drafted in
+blocks."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ COUNT = "number of log-probabilities that were returned"
 PROMPT, PROMPT_COUNT = "log-probabilities of a prompt", "number of log-probabilities of a prompt"
 KEPT = "states of recurrent layers behind a round"
 STATES, STATES_COUNT = "hidden states that were returned", "number of hidden states that were returned"
+DRAFTED = "tokens that were drafted"
 # A log-probability moves by as much as its own logit and the sum over all.
 _BOTH = 2.0
 
@@ -42,6 +44,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
             for name in (name for name in served if name.startswith(STATE)):
                 compared += int((~np.isnan(served[name][row])).sum())
                 wrongs += _wrong(number, row, KEPT, served[name][row], TIE * float(served[f"{NOISE}{name}"][row]))
+            if "drafts" in served:
+                compared += int((~np.isnan(served["drafts"][row])).sum())
+                wrongs += _wrong_drafts(number, row, served)
             if asks_logprobs(case.setup, row) and served["ended"][row] == FINISHED:
                 compared += length
                 wrongs += _wrong_returned(number, row, length, served)
@@ -54,7 +59,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if asks_states(case.setup, row) and served["ended"][row] == FINISHED:
                 compared += length
                 wrongs += _wrong_states(number, row, length, served)
-    order = (KEPT, OFF, COUNT, RETURNED, PROMPT_COUNT, PROMPT, STATES_COUNT, STATES)
+    order = (KEPT, OFF, COUNT, RETURNED, PROMPT_COUNT, PROMPT, STATES_COUNT, STATES, DRAFTED)
     return conclude(ORACLE, wrongs, compared, nothing="no logits seen", order=order)
 
 
@@ -88,6 +93,20 @@ def _wrong_states(number: int, row: int, length: int, served: Mapping[str, Array
         yield _miscounted(number, row, (count, length), STATES_COUNT, "hidden states")
     else:
         yield from _wrong(number, row, STATES, distances[:length], TIE * float(served["states_noise"][row]))
+
+
+def _wrong_drafts(number: int, row: int, served: Mapping[str, Array]) -> Iterator[Wrong]:
+    """served: the distance of each draft's logit from the best one's, as the draft model has them in float64."""
+    distances, allowed = served["drafts"][row], TIE * float(served["drafts_noise"][row])
+    wrong = np.flatnonzero(distances > allowed)
+    if wrong.size:
+        at, got = int(wrong[0]), float(distances[wrong[0]])
+        cell = Cell(step=number, buffer="drafts", row=row, column=at, got=f"{got:.3g}", want=f"{allowed:.3g}")
+        detail = (
+            f"Draft {at} of the blocks of request {row} of step {number} lies {got:.3g} behind the draft model's best "
+            f"token in float64; rounding explains {allowed:.3g}. {wrong.size} of {distances.size} do."
+        )
+        yield Wrong(where=DRAFTED, detail=detail, cell=cell)
 
 
 def _miscounted(number: int, row: int, counts: tuple[int, int], where: str, words: str) -> Wrong:

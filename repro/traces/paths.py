@@ -320,10 +320,10 @@ class Recorded(StrEnum):
         meaning="Tokens and requests when attention runs; planned_*: those of the metadata in use, -1 if it does not "
         "have them.")
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
-        arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely, prompt[_likely], states float64 "
-        "[raw_bs, n]; [prompt_, states_]noise float64, ended, COUNT int64, aborted bool [raw_bs]; [noise_]state_LAYER",
-        meaning="Each request's text; the target's in float64, how far tokens lie behind, logits and states lie off, "
-        "log-probabilities returned and right, rounding's reach; ended: 2 if aborted; COUNT: as reported.")
+        arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely, prompt[_likely], states, drafts float64 "
+        "[raw_bs, n]; [prompt_, states_, drafts_]noise float64, ended, COUNT int64, aborted bool; [noise_]state_LAYER",
+        meaning="Each request's text; the target's in float64, how far it and blocks' drafts lie behind, logits and "
+        "states off, log-probabilities returned and right, rounding's reach; ended: 2 if aborted; COUNT: as reported.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
         arrays="NAME int64 [3]", meaning="Of no request: at the start, when all have ended, after a flush.")
     FREED = PathRow("freed", When.ONCE, sessions=OF_ROUNDS, engines=EMULATED,

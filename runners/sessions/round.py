@@ -4,7 +4,7 @@ and what each round hands on are recorded."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,8 @@ from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
 from runners.releases.options import recurrent
+from runners.releases.options.blocks import mask_token
+from runners.releases.reference.blocks import Blocks
 from runners.releases.reference.served import Judged, Teacher
 from runners.sessions import padded
 from runners.sessions.afresh import Afresh, Texts
@@ -35,7 +37,7 @@ from runners.sessions.launches import Launches, stages
 from runners.sessions.noise import NUDGE
 from runners.sessions.observe.memory import see_memory
 from runners.sessions.planner import Planner
-from runners.sessions.rounds import Rounds, apart, number_of, off, states_off
+from runners.sessions.rounds import Rounds, apart, blocks_of, number_of, off, states_off
 from runners.sessions.state import State
 
 Prompts = Sequence[Sequence[Ints]]
@@ -85,7 +87,14 @@ class Served:
         wire.others.prefills_max = setup.prefill_max_bs
         model = scheduler.tp_worker.model_runner
         kv_dtype = model.token_to_kv_pool.dtype
-        self.teacher = Teacher(model.model, setup.vocab_size, model.dtype, kv_dtype, on_gpu=engine.device != "cpu")
+        self.teacher = Teacher(
+            model.model,
+            setup.vocab_size,
+            model.dtype,
+            kv_dtype,
+            on_gpu=engine.device != "cpu",
+            blocks=self._blocks() if serving.drafts_blocks(scheduler) else None,
+        )
         self.at_start = serving.holdings(scheduler)
         self.adapting = serving.Adapting(scheduler)
         states = serving.states(scheduler)
@@ -104,6 +113,10 @@ class Served:
         self._states = [state for layers in recurrent.of_kinds(model).values() for state in layers]
         others = [self.table, *serving.caches(scheduler).values(), *self._states]
         self._start_state = State(owners, others).take()
+
+    def _blocks(self) -> Blocks:
+        target, draft = serving.models(self.scheduler)
+        return Blocks.of(draft, target, self.setup.vocab_size, mask_token(self.setup.vocab_size))
 
     def run(self, case: Case, watch: Watch) -> None:
         prompts = [[prompt(self.setup, r.data, r.seq_len) for r in step.requests] for step in case.steps]
@@ -242,6 +255,8 @@ class Served:
                 watch.see(number, Recorded.SERVED, count, np.array([of_requests.get(name, -1) for name in names]))
             watch.see(number, Recorded.SERVED, "states", rows([moved.get(name, ()) for name in names], np.float64))
             _see_judged(watch, number, [judged.get(place) for place in places])
+            if serving.drafts_blocks(self.scheduler):
+                self._see_drafts(watch, number, [judged.get(place) for place in places], blocks_of(way.rounds))
             for name, each in kept.items():
                 watch.see(number, Recorded.SERVED, name, rows([each.get(rid, ()) for rid in names], np.float64))
         watch.fact("launches", way.launches or "none")
@@ -254,6 +269,17 @@ class Served:
             number_of(name_of(number, row)): [*prompts[number][row].tolist(), *tokens[name_of(number, row)]]
             for number, row in served
         }
+
+    def _see_drafts(
+        self, watch: Watch, number: int, judged: Sequence[Judged | None], drafted: Mapping[str, Any]
+    ) -> None:
+        """Record how far drafts of blocks lie behind those that the draft model would make in float64."""
+        behind = [
+            self.teacher.behind(each, drafted.get(name_of(number, row), ())) if each else ([], 0.0)
+            for row, each in enumerate(judged)
+        ]
+        watch.see(number, Recorded.SERVED, "drafts", rows([apart for apart, _ in behind], np.float64))
+        watch.see(number, Recorded.SERVED, "drafts_noise", np.array([noise for _, noise in behind]))
 
     def _end_all(self) -> None:
         """Abort what would not end, so that the next case begins on an idle scheduler."""

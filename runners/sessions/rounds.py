@@ -4,6 +4,7 @@ draft, and what the KV caches hold for its requests."""
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -268,6 +269,16 @@ def off(rounds: Rounds, prompts: Mapping[str, int], exact: Mapping[str, torch.Te
             apart = seen.logits[row, nodes].double().cpu() - exact[rid][first : first + len(nodes)]
             distances[rid][first : first + len(nodes)] = _known(apart.abs().amax(1).numpy())
     return distances
+
+
+def blocks_of(rounds: Rounds) -> dict[str, list[tuple[int, list[int]]]]:
+    """The blocks that were drafted for each request, each behind the number of tokens before it."""
+    blocks: dict[str, list[tuple[int, list[int]]]] = defaultdict(list)
+    for seen in rounds.verified:
+        starts, drafted = (rounds.arrays[seen.number, name] for name in ("seq_lens", "drafted"))
+        for row, rid in enumerate(seen.rids):
+            blocks[rid].append((int(starts[row]), drafted[row].tolist()))
+    return blocks
 
 
 def _links(rounds: Rounds, number: int, drafted: Array) -> Mapping[str, Array]:

@@ -301,6 +301,7 @@ def test_hidden_states_of_another_width_or_place_are_off() -> None:
         noise=0.0,
         prompt_noise=0.0,
         states_noise=0.0,
+        every=torch.zeros(1, 2, 3),
     )
     assert judged.states_off([[0.0, 0.5, 0.0], [0.0], [0.0] * 3]) == [0.5, math.inf, math.inf]
 

@@ -84,6 +84,7 @@ class Plant:
     changes: dict[str, Any]
 
 
+_MODEL = "sglang/srt/models/dflash.py"
 _INFO, _WORKER = "sglang/srt/speculative/dflash_info_v2.py", "sglang/srt/speculative/dflash_worker_v2.py"
 PLANTS = {
     "slots are reserved for one block, and lengths on the host are those of the round before": Plant(
@@ -109,6 +110,23 @@ PLANTS = {
         new="target_hidden=hidden.roll(1, 1).reshape(-1, hidden.shape[-1]),",
         seen_by=frozenset({"kv_rows"}),
         changes={},
+    ),
+    # With and without graphs alike, and in a fresh prefill.
+    "the draft is given hidden states of another order": Plant(
+        file=_MODEL,
+        function="DFlashDraftModel.project_target_hidden",
+        old="self.fc(target_hidden)",
+        new="self.fc(target_hidden.roll(1, -1))",
+        seen_by=frozenset({"logits"}),
+        changes={},
+    ),
+    "a token of a block sees those before it alone": Plant(
+        file=_MODEL,
+        function="_get_dflash_layer_attention_params",
+        old="return -1, AttentionType.ENCODER_ONLY",
+        new="return -1, AttentionType.DECODER",
+        seen_by=frozenset({"logits"}),
+        changes={"disagreement": 100},
     ),
 }
 

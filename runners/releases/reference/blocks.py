@@ -1,0 +1,76 @@
+"""The draft of a whole block (DFLASH) in float64: from the target's hidden states of all tokens before the block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runners.releases.reference import operations as op
+from runners.releases.reference.llama import Ends, Layer, Norm, Scores, weight
+from runners.releases.reference.rounding import Rounding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """A draft model of one layer, which has the target's embeddings and head. joined, before: the projection of hidden
+    states, and the norm behind it. mask: the token in place of those that are to be drafted."""
+
+    ends: Ends
+    joined: torch.Tensor
+    before: Norm
+    between: Norm
+    layer: Layer
+    last: Norm
+    mask: int
+
+    @classmethod
+    def of(cls, draft: Any, target: Any, vocab: int, mask: int) -> Blocks:
+        """draft, target: sglang's DFlashDraftModel and LlamaForCausalLM. vocab: how many tokens it names."""
+        (only,) = draft.layers
+        return cls(
+            ends=Ends.of(target, vocab),
+            joined=weight(draft.fc),
+            before=Norm.of(draft.hidden_norm),
+            between=Norm.of(only.input_layernorm),
+            layer=Layer.of(only),
+            last=Norm.of(draft.norm),
+            mask=mask,
+        )
+
+    def behind(self, by: Rounding, hidden: torch.Tensor, block: Sequence[int]) -> tuple[list[float], float]:
+        """The distance of each drafted token's logit from the largest, and how far rounding moves one. hidden: of the
+        target, [samples, tokens before the block, n]. block: its first token, and those that were drafted; one
+        that the vocabulary lacks is infinitely far off."""
+        start, size = hidden.shape[1], len(block)
+        context = self.before.run(by, op.linear(by, hidden, self.joined))
+        vocab = len(self.ends.head)
+        tokens = torch.tensor(list(block))
+        known, chosen = (tokens >= 0) & (tokens < vocab), tokens.clamp(0, vocab - 1)
+        ids = torch.full((size,), self.mask)
+        ids[0] = chosen[0]
+        embedded = by.exact(self.ends.embedding[ids])
+        x = torch.cat((context, self.between.run(by, embedded)), dim=1)
+        positions = torch.arange(start + size)
+        heads = self.layer.attention
+
+        def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scores: Scores) -> torch.Tensor:
+            """Each token of the block sees all others, and all tokens before it."""
+            seen = op.Attended(
+                keys=keys[0, :0],
+                values=values[0, :0],
+                new_keys=keys,
+                new_values=values,
+                mask=torch.ones(queries.shape[1], keys.shape[1], dtype=torch.bool),
+            )
+            return op.attention(by, queries, seen, scores.scaling, scores.logit_cap, scores.sinks)
+
+        residual = op.added(by, heads.run(by, x, positions, attend)[:, start:], embedded)
+        residual = op.added(by, self.layer.feed.run(by, self.layer.between.run(by, residual)), residual)
+        logits = op.linear(by, self.last.run(by, residual), self.ends.head)[:, 1:]
+        exact = logits[0]
+        apart = exact.amax(dim=-1) - exact.gather(-1, chosen[1:, None])[:, 0]
+        return apart.where(known[1:], math.inf).tolist(), float((logits[1:] - exact).abs().amax())
