@@ -24,7 +24,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "schedule": ("requests", "slots", "seq_lens"),
     "draft": ("drafted", "retrieve_next_token", "retrieve_next_sibling"),
     "verify": ("logits", "accepted", "tokens", "bonus", "new_seq_lens"),
-    "draft_extend": ("topk_p", "topk_index", "hidden_states"),
+    "draft_extend": ("topk_index", "topk_p", "hidden_states"),
 }
 KV, STATES = "KV rows of the", "verify states"
 NUDGED = (Recorded.ROUND_NUDGED_UP, Recorded.ROUND_NUDGED_DOWN)

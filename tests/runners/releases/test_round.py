@@ -121,6 +121,8 @@ def rounds_of(path: str, **changes: object) -> tuple[RecordedArray, ...]:
         "drafted": [[5, 6, 7, 8]],
         "logits": [[0.5, 1.5, 2.5, 3.5]],
         "accepted": [2],
+        "topk_p": [[1.0]],
+        "topk_index": [[5]],
         "hidden_states": [[1.0, 2.0]],
         "draft_k0": [[1.0, 0.0]],
     }
@@ -146,6 +148,8 @@ def by_both(*nudged: tuple[RecordedArray, ...], **changes: object) -> Trace:
         ({"hidden_states": [[1.0, np.nan]]}, "draft_extend hidden_states"),
         ({"draft_k0": [[1.1, 0.0]]}, "KV rows of the draft"),
         ({"requests": [0, 1]}, "schedule requests"),
+        ({"topk_p": [[0.5]], "topk_index": [[6]]}, "draft_extend topk_index"),
+        ({"topk_p": [[0.5]]}, "draft_extend topk_p"),
     ],
 )
 def test_the_first_difference_without_graphs_is_named(changes: dict[str, object], where: str) -> None:
