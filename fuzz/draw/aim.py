@@ -154,15 +154,19 @@ def context_of(setup: Setup) -> int:
 
 @lru_cache(maxsize=4096)
 def smallest(runner: str, backend: str, fixed: Fixed, having: tuple[str, ...] = (), max_bs: int = 0) -> Setup | None:
-    """The smallest setup that has this, or None."""
+    """The smallest setup that has this, of models of a family where no others can have it; or None."""
     if having:
         field, *rest = having
         each = (smallest(runner, backend, (*fixed, (field, value)), tuple(rest), max_bs) for value in _values(field))
         return next(filter(None, each), None)
     every = (_completed(runner, backend, dict(fixed), max_bs, *shape) for shape in _shapes(runner, dict(fixed)))
-    return next(
+    found = next(
         (setup for setup in every if setup.max_bs == (max_bs or setup.max_bs) and not setup_problems(setup)), None
     )
+    if found or "family" in dict(fixed):
+        return found
+    named = (smallest(runner, backend, (*fixed, ("family", name)), (), max_bs) for name in families(runner, backend))
+    return next(filter(None, named), None)
 
 
 @lru_cache(maxsize=256)
@@ -232,6 +236,7 @@ def _completed(
         "window": OPTION["window"].smallest["window"] if fixed.get("swa") or family.sliding else 0,
         "swa": family.sliding,
         "page_size": family.page_size or 1,
+        "logprobs": fixed.get("logprob_start_len", plain("logprob_start_len")) != plain("logprob_start_len"),
     }
     setup = Setup(**(values | fixed))
     if "context_len" in fixed or setup.page_size < 1:

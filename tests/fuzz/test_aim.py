@@ -37,6 +37,9 @@ AIMS = [
     (["cuda_graph_bs=1", "max_running_requests=1"], [], ["disable_cuda_graph_padding"], ("draft", "triton")),
     (["num_key_value_heads=3", "hidden_size=96", "num_draft_tokens=7"], [], [], ("draft", "triton")),
     (["runner=kv_move"], ["speculative_eagle_topk"], [], ("kv_move", "triton")),
+    # Models of some families alone can have it, and it alone asks for nothing.
+    (["runner=round", "attention_backend=fa3"], ["enable_dp_attention"], [], ("round", "fa3")),
+    (["runner=round"], ["logprob_start_len"], [], ("round", "triton")),
 ]
 
 
