@@ -160,11 +160,11 @@ def smallest(runner: str, backend: str, fixed: Fixed, having: tuple[str, ...] = 
         each = (smallest(runner, backend, (*fixed, (field, value)), tuple(rest), max_bs) for value in _values(field))
         return next(filter(None, each), None)
     every = (_completed(runner, backend, dict(fixed), max_bs, *shape) for shape in _shapes(runner, dict(fixed)))
-    found = next(
+    simplest = next(
         (setup for setup in every if setup.max_bs == (max_bs or setup.max_bs) and not setup_problems(setup)), None
     )
-    if found or "family" in dict(fixed):
-        return found
+    if simplest or "family" in dict(fixed):
+        return simplest
     named = (smallest(runner, backend, (*fixed, ("family", name)), (), max_bs) for name in families(runner, backend))
     return next(filter(None, named), None)
 
