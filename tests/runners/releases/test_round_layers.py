@@ -10,7 +10,7 @@ import pytest
 
 from oracles import kv_indices, kv_rows, rounds, slot0_padding, staged
 from oracles.catalogue import judge_all, overall
-from repro.cases.case import Case, Setup, Target
+from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.families import MIMO
 from repro.cases.release_list import NEWEST
 from repro.cases.rows.serving import launched, layer_name, runner_of
@@ -47,7 +47,7 @@ PLANTS = {
         old="== buffers.hidden_states.shape[1]\n",
         new="== buffers.hidden_states.shape[1]\n                and bs != getattr(self, 'bs', 0)\n",
         setup=LAYERS,
-        seen_by=((staged.ORACLE, "real rows of hidden_states"), (rounds.ORACLE, "draft_extend topk_p")),
+        seen_by=((staged.ORACLE, "real rows of hidden_states"), (rounds.ORACLE, "draft_extend topk_index")),
     ),
     "a later layer prefills into the first one's KV cache": Plant(
         file=WORKER,
@@ -63,7 +63,7 @@ PLANTS = {
         old="ret_topk_index,\n                            cgr.buffers.select_index[: cgr.raw_bs],\n",
         new="ret_topk_index,\n",
         setup=LAYERS,
-        seen_by=((staged.ORACLE, "real rows of input_ids"), (rounds.ORACLE, "draft_extend topk_p")),
+        seen_by=((staged.ORACLE, "real rows of input_ids"), (rounds.ORACLE, "draft_extend topk_index")),
     ),
 }
 
@@ -112,6 +112,33 @@ def test_rows_of_later_layers_are_judged_where_the_target_has_said_their_tokens(
     trace = recorded(**{f"{path}.{name}": value for path, each in places.items() for name, value in each.items()})
     verdicts = kv_rows.judge(replace(SMALL, setup=LAYERS), replace(trace, facts={"sglang": NEWEST}))
     assert {verdict.status for verdict in verdicts} == {Status.FAIL if fails else Status.PASS}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(NEWEST)
+def test_a_sampled_token_is_moved_up_where_another_is_as_likely(newest: Pool) -> None:
+    """Where a layer has a graph of its own, sglang samples behind it."""
+    setup = replace(
+        OVER_FA3,
+        num_steps=2,
+        num_draft_tokens=3,
+        capture_bs=(1, 2, 3),
+        slots=3,
+        page_size=32,
+        rejection=True,
+        returns_hidden=True,
+        vocab_size=256,
+        num_heads=1,
+        num_kv_heads=1,
+        overlap=True,
+        disagreement=0,
+        radix=True,
+        prefill_max_bs=16,
+    )
+    requests = tuple(Request(slot=slot, seq_len=32, data=slot, further=25) for slot in (1, 2, 3))
+    case = Case(setup=setup, steps=(Step(requests=requests),))
+    verdicts = [verdict for verdict in judge_all(case, newest.run(case)) if verdict.oracle == staged.ORACLE]
+    assert {verdict.status for verdict in verdicts} == {Status.PASS}, verdicts
 
 
 @pytest.mark.exhaustive
