@@ -117,7 +117,7 @@ def test_rows_of_later_layers_are_judged_where_the_target_has_said_their_tokens(
 @pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_a_sampled_token_is_moved_up_where_another_is_as_likely(newest: Pool) -> None:
-    """Where a layer has a graph of its own, sglang samples behind it."""
+    """sglang samples behind a layer's own graph."""
     setup = replace(
         OVER_FA3,
         num_steps=2,
