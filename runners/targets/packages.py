@@ -34,8 +34,8 @@ BUNDLED = "packages"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """From the release `since` on, these distributions go in front: NAME==VERSION. bundled: more of them that a bundle
-    for GPU hosts may bring. why: what fails without them."""
+    """Distributions in front of a release, from `since` on: NAME==VERSION. bundled: more of them, in bundles for GPU
+    hosts. why: what fails without them."""
 
     since: str
     requirements: tuple[str, ...]
