@@ -62,7 +62,7 @@ def feeding() -> Callable[[Callable[[st.DataObject], None], bytes], None]:
         collecting[-1](data)
 
     # Hypothesis adds an attribute to the test, which its types do not have.
-    feed = test.hypothesis.fuzz_one_input  # type: ignore[attr-defined]  # set by @given
+    feed = test.hypothesis.fuzz_one_input  # type: ignore[attr-defined]
 
     def fed(collect: Callable[[st.DataObject], None], content: bytes) -> None:
         collecting.append(collect)
