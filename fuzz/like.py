@@ -13,7 +13,7 @@ from repro.cases.close_names import close_to
 from repro.cases.families import FAMILY_FACTS, families, family_of_path
 from repro.cases.launch import opened
 from repro.cases.options import OPTION
-from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
+from repro.cases.runner_facts import FROM_TABLE, RUNNER_FACTS, WITHOUT_STEPS
 from repro.cases.server_args import (
     MAX_BS,
     NAMED,
@@ -104,8 +104,8 @@ def _ranks(argument: Argument, named: Mapping[str, Argument]) -> str:
 def _adjusted(values: dict[str, Any]) -> str:
     """Have as many draft tokens as a chain of these steps has, as sglang does; the line that says so."""
     tokens = values.get("num_draft_tokens")
-    if values.get("algorithm") in IN_BLOCKS:  # it has no steps, whatever is asked for
-        values |= {"topk": 1, "num_steps": 1}
+    if values.get("algorithm") in WITHOUT_STEPS:  # it has no steps, whatever is asked for
+        values |= {"num_steps": 1} | ({} if values["algorithm"] in FROM_TABLE else {"topk": 1})
         return ""
     if values.get("topk") != 1 or "num_steps" not in values or tokens in (None, values["num_steps"] + 1):
         return ""

@@ -38,7 +38,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
         prefix = "window_" if "window_custom_mask" in metadata else ""
         mask, starts = metadata.get(f"{prefix}custom_mask"), metadata.get(f"{prefix}mask_indptr")
         positions = record.path(step, Recorded.LAUNCH).get("positions")
-        if mask is None or starts is None or positions is None or "scores_index" not in batch:
+        if mask is None or starts is None or positions is None or (trees := _trees(case.setup, batch)) is None:
             continue
         compared += 1
         lengths = batch["seq_lens"].astype(np.int64)
@@ -52,20 +52,31 @@ def judge(case: Case, trace: Trace) -> Verdict:
             continue
         for row, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
             visible = mask[end - bits[row] : end].reshape(case.setup.num_draft_tokens, -1).astype(np.int64)
-            tree = ancestors(case.setup, batch["scores_index"][row], batch["parents"][row])
+            tree = ancestors(trees[row])
             wrongs += _judge_row(
                 step, row, length, visible, positions[row], tree, case.setup.window, hides=bool(prefix)
             )
     return conclude(ORACLE, wrongs, compared, nothing="no tree verified", order=ORDER)
 
 
+def _trees(setup: Setup, batch: Mapping[str, Array]) -> list[list[int]] | None:
+    """The parent of each token of each request's tree: of a table's as it says, of others by the drafts that were
+    selected; None where nothing says it."""
+    if "tree_parents" in batch:
+        parents: list[list[int]] = batch["tree_parents"].tolist()
+        return parents
+    if "scores_index" not in batch:
+        return None
+    return [parents_of(setup, *row) for row in zip(batch["scores_index"], batch["parents"], strict=True)]
+
+
 def _wrong_links(step: int, setup: Setup, batch: Mapping[str, Array], tree: Mapping[str, Array]) -> Iterator[Wrong]:
     """Wrong links between tokens, and from a token to a row of the batch."""
-    if "scores_index" not in batch or "next_token" not in tree:
+    if (trees := _trees(setup, batch)) is None or "next_token" not in tree:
         return
-    for row, (selected, parents) in enumerate(zip(batch["scores_index"], batch["parents"], strict=True)):
+    for row, parents in enumerate(trees):
         links = linked(tree["next_token"][row], tree["next_sibling"][row])
-        expected = reached(parents_of(setup, selected, parents))
+        expected = reached(parents)
         first = row * setup.num_draft_tokens
         for where, name, got, want in (
             (LINKS, "parent by links", np.array(links), np.array(expected)),

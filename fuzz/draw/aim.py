@@ -26,7 +26,7 @@ from repro.cases.case import Setup, setup_problems
 from repro.cases.families import facts_of, families, fitted
 from repro.cases.option import Option
 from repro.cases.options import CONTEXT_MAX, KV_DTYPE_ABOVE, OPTION, SLOTS_MAX
-from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
+from repro.cases.runner_facts import RUNNER_FACTS, WITHOUT_STEPS
 from repro.cases.server_args import ADAPTS, MAX_BS, name_of, text_of
 from repro.cases.setup import DRAFT_SIZES
 
@@ -126,7 +126,7 @@ def _fitted(setup: Setup, drawn: Setup, fixed: set[str], max_bs: int) -> Setup:
     for fields in (*_TOGETHER, *((field,) for field in OPTION if field not in ("runner", "backend"))):
         changes = {field: getattr(drawn, field) for field in fields if field not in fixed}
         wider = replace(setup, **changes)
-        if wider.topk == 1 and wider.algorithm not in IN_BLOCKS and "num_draft_tokens" not in fixed:
+        if wider.topk == 1 and wider.algorithm not in WITHOUT_STEPS and "num_draft_tokens" not in fixed:
             wider = replace(wider, num_draft_tokens=wider.num_steps + 1)
         if "context_len" not in fixed:
             wider = replace(wider, context_len=max(drawn.context_len, context_of(wider)))

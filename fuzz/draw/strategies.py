@@ -26,7 +26,7 @@ from repro.cases.case import (
 )
 from repro.cases.families import FAMILY_FACTS, FamilyFacts, facts_of, families, family_facts
 from repro.cases.options import KV_DTYPE_ABOVE, OPTION, OPTIONS, PAGE_SIZES
-from repro.cases.runner_facts import IN_BLOCKS, LATENT, OF_OTHER_WORKERS, RUNNER_FACTS, RunnerFacts
+from repro.cases.runner_facts import FROM_TABLE, LATENT, OF_OTHER_WORKERS, RUNNER_FACTS, WITHOUT_STEPS, RunnerFacts
 from repro.cases.setup import DRAFT_SIZES, SPARE_POSITIONS, overhang_max
 
 # One block of 2,048 and some, which is what loops over hidden states go by.
@@ -89,7 +89,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     capture_bs = draw(_buckets(size.max_bs, swarm.sparse, BUCKETS_COMPILED_MAX if domain.compiled else BUCKETS_MAX))
     heads = draw(st.integers(1, size.num_heads))
     algorithm, family, facts = _drafter(draw, runner, backend, swarm)
-    topk, num_steps, draft_tokens = _block(draw, algorithm) or (topk, num_steps, draft_tokens)
+    topk, num_steps, draft_tokens, paged = _shape_of(draw, algorithm, backend, (topk, num_steps, draft_tokens), swarm)
     capped = domain.capped and BACKEND_FACTS[backend].draws_caps
     plain, fitting = facts.plain, facts.dtypes_of(runner)  # neither windows nor caps are known for others
     dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in fitting or not fitting]
@@ -100,9 +100,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     others = [steps for steps in range(1, min(steps_max + 1, domain.num_steps_max) + 1) if steps != num_steps]
     quantises = domain.quantises and BACKEND_FACTS[backend].quantises and "kv_dtype" in swarm.options and plain
     kv_dtype, above = (draw(_values("kv_dtype")), KV_DTYPE_ABOVE) if quantises else ("", 0)
-    page_size, context_len = draw(
-        _pages(runner, backend, topk, num_steps, draft_tokens, size, swarm.paged, facts.page_size)
-    )
+    page_size, context_len = draw(_pages(runner, backend, topk, num_steps, draft_tokens, size, paged, facts.page_size))
     setup = Setup(
         runner=runner,
         backend=backend,
@@ -182,9 +180,15 @@ def _tree(draw: st.DrawFn, topk: int, steps: tuple[int, int], size: Size) -> tup
     return num_steps, draw(st.integers(2, min(candidates + 1, WIDE_TOKENS_MAX if size is WIDE else DRAFT_TOKENS_MAX)))
 
 
-def _block(draw: st.DrawFn, algorithm: str) -> tuple[int, int, int] | None:
-    """Branches, draft steps and draft tokens where a whole block is drafted in one step."""
-    return (1, 1, draw(_values("num_draft_tokens"))) if algorithm in IN_BLOCKS else None
+def _shape_of(
+    draw: st.DrawFn, algorithm: str, backend: str, tree: tuple[int, int, int], swarm: Swarm
+) -> tuple[int, int, int, bool]:
+    """Branches, draft steps and draft tokens, and whether pages may have several tokens. tree: those of an algorithm
+    with draft steps; others draft a block in one step, or have trees from a table."""
+    if algorithm not in WITHOUT_STEPS:
+        return *tree, swarm.paged
+    topk = tree[0] if algorithm in FROM_TABLE else 1
+    return topk, 1, draw(_values("num_draft_tokens")), swarm.paged and (topk == 1 or backend == "flashinfer")
 
 
 def _drafter(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> tuple[str, str, FamilyFacts]:

@@ -100,7 +100,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         what="Qwen3-Next: layers of gated delta rule (GDN), whose state lies beside the KV cache, and full ones; their "
         "next-token layer, which has no state, as the draft model",
         backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend", "round"), ("triton", "flashinfer", "fa3")),
-        algorithms=("EAGLE", "NEXTN"),
+        algorithms=("EAGLE", "NEXTN", "NGRAM"),
         own_drafts=True,
         recurrent=True,
         # Triton's interpreter lacks bfloat16, and recurrent layers run on Triton over every backend.

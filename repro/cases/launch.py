@@ -10,9 +10,9 @@ from typing import Any
 from repro.cases import server_args
 from repro.cases.case import Setup
 from repro.cases.families import DSA, family_facts
-from repro.cases.option import SERVER, TARGET
+from repro.cases.option import SERVER, TARGET, Option
 from repro.cases.options import OPTION, OPTIONS
-from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.runner_facts import FROM_TABLE, RUNNER_FACTS
 from repro.cases.server_args import ADAPTS, NAMED, SPARSE, SPARSE_BACKENDS, Argument, BadOption, value_of
 
 # Flags with which a server has a runner that others lack.
@@ -30,6 +30,8 @@ _RANKS = "--tp-size 2 --dp-size 2"
 _HEADS = "--enable-dp-lm-head"  # each rank of rounds has the whole vocabulary
 # The model's configuration, as a server can be told to change it.
 OVERRIDES = "json_model_override_args"
+# The breadth of trees from a table, of which sglang makes the number of branches.
+BREADTH = "speculative_ngram_max_bfs_breadth"
 # Options that are printed at their default, too.
 _ALWAYS = frozenset({"backend", "dtype", "page_size", "context_len"})
 
@@ -45,7 +47,7 @@ def flags(setup: Setup) -> list[str]:
     facts = RUNNER_FACTS[setup.runner]
     drafted = facts.speculative or facts.light
     printed = [
-        _flag(option.name, _printed(option.field, setup), option.reversed)
+        _flag(_name(option, setup), _printed(option.field, setup), option.reversed)
         for option in OPTIONS
         if option.part == SERVER and _is_printed(option.field, setup, drafted)
     ]
@@ -59,7 +61,7 @@ def flags(setup: Setup) -> list[str]:
     return [
         *printed,
         *([_SPARSE.format(setup.backend)] if setup.family == DSA else []),
-        *([_DRAFT] if drafted else []),
+        *([_DRAFT] if drafted and setup.algorithm not in FROM_TABLE else []),
         *([_RANKS] if ranked else []),
         *([_HEADS] if setup.dp_attention and facts.serves else []),
         *(["--enable-dp-attention"] if ranked and not setup.dp_attention else []),
@@ -72,10 +74,14 @@ def setup_of(runner: str, text: str) -> Setup:
     """A setup of this runner with what a launch command says, and the defaults of all else. The number of steps that an
     adaptive worker starts with is no flag: one more than num_steps is taken. BadOption, OSError as of arguments()."""
     values: dict[str, Any] = {"topk": 1, "num_steps": 1, "num_draft_tokens": 2, "capture_bs": (1,), "slots": 1}
-    for argument in opened(server_args.arguments(text)):
+    every = opened(server_args.arguments(text))
+    for argument in every:
         option = OPTION["backend"] if argument.name in SPARSE else NAMED.get(argument.name)
         if option and argument.name in (option.name, *option.older, *SPARSE) and argument.value not in SPARSE_BACKENDS:
             values[option.field] = value_of(option, argument.name, argument.value)
+    if values.get("algorithm") in FROM_TABLE:
+        breadths = [argument.value for argument in every if argument.name == BREADTH]
+        values["topk"] = int(breadths[-1]) if breadths else values["topk"]
     if values.get("adaptive") == ADAPTS:
         values["adaptive"] = values["num_steps"] + 1
     if RUNNER_FACTS[runner].serves:
@@ -100,7 +106,14 @@ def opened(arguments: Iterable[Argument]) -> list[Argument]:
     return every
 
 
+def _name(option: Option, setup: Setup) -> str:
+    """The option's own name; that of the breadth of trees from a table is another one."""
+    return BREADTH if option.field == "topk" and setup.algorithm in FROM_TABLE else option.name
+
+
 def _is_printed(field: str, setup: Setup, drafted: bool) -> bool:
+    if field == "num_steps" and setup.algorithm in FROM_TABLE:
+        return False
     if field in ("topk", "num_steps", "num_draft_tokens", "algorithm"):
         return drafted
     if field == "kv_splits":

@@ -24,9 +24,12 @@ _FROZEN = ("seq_lens", "req_pool_indices", "positions", "bonus_tokens", "hidden_
 
 ALL_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
 # Those whose workers are not EAGLE's, by name: rounds alone have them.
-OF_OTHER_WORKERS = ("STANDALONE", "DFLASH")
+OF_OTHER_WORKERS = ("STANDALONE", "DFLASH", "NGRAM")
 # Those that draft a whole block of tokens in one pass, so that there is one draft step whatever the block's length.
 IN_BLOCKS = frozenset({"DFLASH"})
+# Those that draft from a table of n-grams, with no draft model: trees of any depth, of which topk is the most breadth.
+FROM_TABLE = frozenset({"NGRAM"})
+WITHOUT_STEPS = IN_BLOCKS | FROM_TABLE
 # Algorithms whose target keeps latent vectors for keys and values; few backends have kernels for those.
 LATENT = frozenset({"NEXTN"})
 # The one runner that no sglang has: its targets are those of the toy engine.

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from repro.cases.option import Need, refusals
 from repro.cases.options import KV_DTYPE_ABOVE, OPTIONS
-from repro.cases.runner_facts import IN_BLOCKS
+from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, WITHOUT_STEPS
 from repro.cases.setup import DRAFT_SIZES, Setup, as_drafted
 
 # Needs between a model's sizes, the target's and the draft model's.
@@ -27,7 +27,7 @@ SIZES = (
         "head_dim is not one of {s.backend}'s {b.head_dims}",
     ),
 )
-# The most tokens of a block.
+# The most tokens of a block, or of a tree from a table.
 BLOCK_MAX = 32
 # Needs between options, checked once each is valid by itself.
 TOGETHER = (
@@ -37,19 +37,25 @@ TOGETHER = (
     Need(lambda s, r, b: s.max_bs <= s.slots, "the largest bucket {s.max_bs} exceeds max_running_requests {s.slots}"),
     # sglang insists: without branches the tree is the chain itself.
     Need(
-        lambda s, r, b: s.topk > 1 or s.algorithm in IN_BLOCKS or s.num_draft_tokens == s.num_steps + 1,
+        lambda s, r, b: s.topk > 1 or s.algorithm in WITHOUT_STEPS or s.num_draft_tokens == s.num_steps + 1,
         "topk 1 needs speculative_num_draft_tokens == speculative_num_steps + 1",
     ),
     Need(
         lambda s, r, b: s.algorithm not in IN_BLOCKS or s.topk == s.num_steps == 1,
         "a block of {s.algorithm} is drafted with topk 1 in one step",
     ),
+    Need(lambda s, r, b: s.algorithm not in FROM_TABLE or s.num_steps == 1, "{s.algorithm} has no draft steps"),
+    # _handle_ngram (speculative_hook.py, 0.5.23:1356) refuses it.
     Need(
-        lambda s, r, b: s.algorithm in IN_BLOCKS or 2 <= s.num_draft_tokens <= s.tree_max,
+        lambda s, r, b: s.algorithm not in FROM_TABLE or 1 in (s.topk, s.page_size) or s.backend == "flashinfer",
+        "{s.algorithm} has branches with pages over flashinfer alone",
+    ),
+    Need(
+        lambda s, r, b: s.algorithm in WITHOUT_STEPS or 2 <= s.num_draft_tokens <= s.tree_max,
         "speculative_num_draft_tokens {s.num_draft_tokens} is outside 2..{s.tree_max}",
     ),
     Need(
-        lambda s, r, b: s.algorithm not in IN_BLOCKS or 2 <= s.num_draft_tokens <= BLOCK_MAX,
+        lambda s, r, b: s.algorithm not in WITHOUT_STEPS or 2 <= s.num_draft_tokens <= BLOCK_MAX,
         f"speculative_num_draft_tokens {{s.num_draft_tokens}} is outside 2..{BLOCK_MAX}",
     ),
     Need(lambda s, r, b: r.room(s, 1) <= s.context_len, "context_length is too small for one token and its drafts"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from repro.cases.layout import Ints, Paged
@@ -29,12 +31,12 @@ def reached(parents: list[int]) -> list[int]:
     return chain
 
 
-def ancestors(setup: Paged, selected: Ints, parents: Ints) -> Ints:
+def ancestors(parents: Sequence[int]) -> Ints:
     """The tokens of the tree that each of its tokens attends to, [num_draft_tokens, num_draft_tokens]."""
-    attends = np.eye(setup.num_draft_tokens, dtype=np.int64)
+    attends = np.eye(len(parents), dtype=np.int64)
     attends[:, 0] = 1
     # Rising: candidates come after their parents, and so do the tokens that they became.
-    for token, parent in enumerate(parents_of(setup, selected, parents)):
+    for token, parent in enumerate(parents):
         if parent > 0:
             attends[token] |= attends[parent]
     return attends

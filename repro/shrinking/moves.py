@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 from repro.cases.case import Case, Request, accepted_max, elsewhere_max, seq_len_max, setup_problems
-from repro.cases.runner_facts import IN_BLOCKS
+from repro.cases.runner_facts import WITHOUT_STEPS
 
 # A generator of candidates, which is sent whether each was taken. It returns the case that it arrived at.
 Moves = Generator[Case, bool, Case]
@@ -94,7 +94,7 @@ def refit(case: Case, **changes: Any) -> Case:
     setup = dataclasses.replace(case.setup, **changes)
     tree = setup.topk + (setup.num_steps - 1) * setup.topk**2
     drafts = setup.num_steps + 1 if setup.topk == 1 else min(setup.num_draft_tokens, tree + 1)
-    drafts = setup.num_draft_tokens if setup.algorithm in IN_BLOCKS else drafts
+    drafts = setup.num_draft_tokens if setup.algorithm in WITHOUT_STEPS else drafts
     # Slots that were just enough stay just enough, which saves capturing once more for them alone.
     slots = setup.max_bs if case.setup.slots == case.setup.max_bs and setup.capture_bs else setup.slots
     # A number of steps that changes stays one that does.

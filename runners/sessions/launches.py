@@ -26,6 +26,7 @@ from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
+from runners.releases.adapters.round import table
 from runners.releases.adapters.round.others import Others
 from runners.releases.backends import paged_calls
 from runners.releases.live import Family, Given, Live
@@ -143,6 +144,8 @@ class Launches:
                         stack.enter_context(self._layers(runner).listened())
                 for runner in serving.prefills(self.scheduler):
                     stack.enter_context(_wrapped(runner, _REPLAYS, self._prefilling(runner)))
+                if serving.drafts_from_table(self.scheduler):
+                    stack.enter_context(table.listened(self.scheduler.draft_worker, self._tabled))
                 yield
             for staging in self.made:
                 staging.flush()
@@ -218,6 +221,9 @@ class Launches:
             self.order.handed(returned)
         return returned if self.lifetimes is None else self.lifetimes.handed(returned)
 
+    def _tabled(self, parents: torch.Tensor) -> None:
+        self._drafted = {"tree_parents": parents}
+
     def _layers(self, runner: Any) -> layers.Layers:
         its = [stage for stage in self.stages if stage.kind == _LAYERED]
 
@@ -260,8 +266,8 @@ class Launches:
             for name, value in self._drafted.items():
                 self._see(Recorded.INPUT, name, value, rows=count)
             self._drafted = {}  # the next one may be drafted without a graph
-        table, slots = self.scheduler.req_to_token_pool.req_to_token, batch.req_pool_indices[::branches]
-        self._see(Recorded.INPUT, "req_to_token", torch.cat((table[:1], table[slots.long()])))
+        rows, slots = self.scheduler.req_to_token_pool.req_to_token, batch.req_pool_indices[::branches]
+        self._see(Recorded.INPUT, "req_to_token", torch.cat((rows[:1], rows[slots.long()])))
         if self.setup.dp_attention:
             self._see(Recorded.INPUT, ELSEWHERE, self.others.batch_size)
         self._given = _lengths(stage, batch)

@@ -106,7 +106,7 @@ class Served:
             planner=Planner([scheduler.tp_worker, scheduler.draft_worker.draft_worker, *states.values()]),
         )
         self.adapting.start_over()
-        owners = {"target": scheduler.tp_worker, "draft": scheduler.draft_worker.draft_worker}
+        owners = {"target": scheduler.tp_worker, "draft": scheduler.draft_worker.draft_worker or scheduler.draft_worker}
         owners |= {f"at {steps} draft steps": state for steps, state in states.items()}
         self.table = scheduler.req_to_token_pool.req_to_token
         self._start_table = self.table.clone()

@@ -27,7 +27,8 @@ _DATA = 37  # any constant: one direction onto which all rows are projected
 ROUND, PREFILL, RETRACTED = 0, 1, 2
 # The inputs of the next draft, and the tree's links from a node to its first child and to the next one of its parent.
 NEXT = ("topk_p", "topk_index", "hidden_states")
-HANDED = (*NEXT, "bonus_tokens")
+OF_TABLES = ("accept_tokens", "accept_lens")  # of a worker that drafts from a table, the tokens of the last round
+HANDED = (*NEXT, "bonus_tokens", *OF_TABLES)
 # The names that the first worker of blocks has for them.
 _OLDER = {"bonus_tokens": "verified_id"}
 LINKS = ("retrieve_next_token", "retrieve_next_sibling")
@@ -79,6 +80,9 @@ class Rounds:
             result = generates(batch, *args, **kwargs)
             if serving.drafts_blocks(self.scheduler):
                 self._see_block(_names(batch), result)
+            if serving.drafts_from_table(self.scheduler):
+                self._see_drafted(batch.spec_info, len(requests))
+                self._see_verified(_names(batch), result)
             self._end(slots, result)
             self._keep(requests, result, ROUND)
             return result
@@ -93,7 +97,7 @@ class Rounds:
             return result
 
         worker.forward_batch_generation = generate
-        if not serving.drafts_blocks(self.scheduler):
+        if hasattr(worker, "verify"):
             verifies = worker.verify
             worker.verify = verify
         return self
@@ -137,10 +141,13 @@ class Rounds:
 
     def _keep(self, requests: Sequence[Any], result: Any, stage: int) -> None:
         """Copies of what is handed on, as graphs hand on their own memory."""
-        values = {name: _filled(result.next_draft_input, name) for name in HANDED}
+        from_table = serving.drafts_from_table(self.scheduler)
+        names = OF_TABLES if from_table else tuple(name for name in HANDED if name not in OF_TABLES)
+        values = {name: _filled(result.next_draft_input, name) for name in names}
         if serving.is_layered(self.scheduler):  # layers of a draft take hidden states from the verify before them
             del values["hidden_states"]
-        rows = {name: value.clone() for name, value in values.items() if value is not None}
+        count = len(requests)
+        rows = {name: value.view(count, -1).clone() for name, value in values.items() if value is not None}
         for row, request in enumerate(requests):
             behind = RETRACTED if stage == PREFILL and request.retraction_count else stage
             self._handed[request.rid] = Handed(rows=rows, row=row, stage=behind)
@@ -168,8 +175,8 @@ class Rounds:
         self._see("accepted", accepted)
         self._see("tokens", tokens)
         bonus = _filled(result.next_draft_input, "bonus_tokens")
-        assert bonus is not None
-        self._see("bonus", bonus)
+        if bonus is not None:  # a table has the tokens of the round instead
+            self._see("bonus", bonus)
         self._see("logits", projected(logits), rows=count)
         self.seen[-1].hold()
         self.verified.append(

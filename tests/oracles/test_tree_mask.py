@@ -12,7 +12,7 @@ import pytest
 from oracles import tree_mask
 from oracles.tree_mask import INDEX, LINKS, POSITIONS, PREFIX, STARTS, TREE, judge
 from repro.cases.case import Case, Request, Setup, Step, Target
-from repro.cases.tree import NONE, ancestors, reached
+from repro.cases.tree import NONE, ancestors, parents_of, reached
 from repro.traces.finding import Status
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from runners.targets.environments import interpreter, worker_environment
@@ -66,7 +66,7 @@ def test_a_sound_tree_passes() -> None:
 
 def test_ancestors_of_a_parent_that_was_not_kept() -> None:
     """A tie can leave a child without its parent; the kernel then lets it see the root and itself."""
-    tree = ancestors(SETUP, np.array([0, 1, 4, 6]), PARENTS[0])
+    tree = ancestors(parents_of(SETUP, np.array([0, 1, 4, 6]), PARENTS[0]))
     assert ["".join(map(str, row)) for row in tree.tolist()] == ["10000", "11000", "10100", "10110", "10001"]
 
 

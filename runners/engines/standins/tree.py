@@ -1,4 +1,4 @@
-"""sgl_kernel's build_tree_kernel_efficient in plain torch, for machines that cannot load it."""
+"""sgl_kernel's functions that make trees of drafts in plain torch, for machines that cannot load them."""
 
 from __future__ import annotations
 
@@ -49,6 +49,29 @@ def build_tree_kernel_efficient(
         start += size
         retrieve_index[row] = torch.arange(draft_token_num) + row * draft_token_num
         _link(parents, retrieve_next_token[row], retrieve_next_sibling[row])
+
+
+def reconstruct_indices_from_tree_mask(
+    tree_mask: torch.Tensor,
+    verified_seq_len: torch.Tensor,
+    positions: torch.Tensor,
+    retrieve_index: torch.Tensor,
+    retrieve_next_token: torch.Tensor,
+    retrieve_next_sibling: torch.Tensor,
+    batch_size: int,
+    draft_token_num: int,
+) -> None:
+    """Write the positions of each request's tree and its links, with -1 for none. tree_mask: a bit for each token and
+    each other one, set where it attends to that."""
+    masks = tree_mask[: batch_size * draft_token_num**2].view(batch_size, draft_token_num, draft_token_num)
+    retrieve_next_token[:batch_size], retrieve_next_sibling[:batch_size] = -1, -1
+    for row, (mask, length) in enumerate(zip(masks.tolist(), verified_seq_len[:batch_size].tolist(), strict=True)):
+        above = [[other for other in range(token) if mask[token][other]] for token in range(draft_token_num)]
+        first = row * draft_token_num
+        depths = torch.tensor([length + len(line) for line in above], dtype=positions.dtype)
+        positions[first : first + draft_token_num] = depths
+        retrieve_index[row] = torch.arange(draft_token_num) + first
+        _link([max(line, default=-1) for line in above], retrieve_next_token[row], retrieve_next_sibling[row])
 
 
 def _row(name: str, table: torch.Tensor, row: int, width: int) -> list[int]:

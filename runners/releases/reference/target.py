@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from repro.cases.layout import Ints
-from repro.cases.tree import ancestors
+from repro.cases.tree import ancestors, parents_of
 from runners.releases.live import RETURNED, Live
 from runners.releases.reference.llama import Tokens
 from runners.releases.reference.models import read
@@ -94,4 +94,4 @@ def _verified(
 def tree(question: Question, row: int) -> torch.Tensor:
     """The tokens of a request's tree that each of them attends to, bool."""
     selected, parents = (question.given[name][row].numpy() for name in ("scores_index", "parents"))
-    return torch.from_numpy(ancestors(question.setup, selected, parents)).bool()
+    return torch.from_numpy(ancestors(parents_of(question.setup, selected, parents))).bool()

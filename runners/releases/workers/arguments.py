@@ -16,7 +16,7 @@ from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from repro.cases.releases import release_order
-from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
+from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases.backends import dsa as sparse
 from runners.releases.backends import flashinfer_mla
@@ -31,6 +31,7 @@ from runners.releases.options import (
     dsa,
     gemma4,
     mimo,
+    ngram,
     quantised,
     recurrent,
 )
@@ -52,6 +53,7 @@ _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
         "rounds of recurrent models are not driven",
     ),
     (lambda s: s.algorithm in IN_BLOCKS, blocks.SINCE, "another worker drafts blocks"),
+    (lambda s: s.algorithm in FROM_TABLE, ngram.SINCE, "another worker drafts from a table"),
     (
         lambda s: s.algorithm in IN_BLOCKS and s.logprobs,
         blocks.LOGPROBS_SINCE,
@@ -131,11 +133,13 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
     if setup.family == DSA:
         sparse.prepare(device)
         arguments = dsa.arguments(known)
+    if setup.algorithm in FROM_TABLE:
+        arguments = ngram.arguments(setup)
     if setup.family == MIMO:
         arguments = mimo.arguments(setup)
     if is_recurrent(setup):
         recurrent.prepare(setup, device)
-        arguments = recurrent.arguments(setup)
+        arguments |= recurrent.arguments(setup)
         if release_order(present_release()) >= release_order(recurrent.KEPT_SINCE):
             arguments |= recurrent.keeping(setup, known)
     if setup.kv_dtype:

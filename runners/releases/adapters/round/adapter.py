@@ -11,10 +11,10 @@ from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
 from repro.cases.rows.serving import PLAN_STREAM, pool_of
-from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
+from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases import model
-from runners.releases.adapters.round import as_on_gpus, blocks, ranks, weights
+from runners.releases.adapters.round import as_on_gpus, blocks, ranks, table, weights
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.round.scheduler import constructed
 from runners.releases.options.algorithms import verifying
@@ -32,8 +32,11 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
     refuse(setup)
     as_on_gpus.prepare()
     in_blocks = setup.algorithm in IN_BLOCKS
+    from_table = setup.algorithm in FROM_TABLE
     if in_blocks:
         blocks.prepare()
+    if from_table:
+        table.prepare()
     os.environ[PLAN_STREAM] = str(int(setup.plan_stream))
     if pinned.older_here("torch"):
         # The wheel's Rust core of the radix cache is compiled for the PyTorch that the release pins. Under 2.11 that of
@@ -52,6 +55,7 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         as_on_gpus.overlapping(setup.overlap),
         ranks.modelled(setup, wire.others),
         blocks.accepted() if in_blocks else nullcontext(),
+        table.accepted() if from_table else nullcontext(),
     ):
         arguments = present.server_args(setup, device, folders) | {
             "disable_cuda_graph": False,

@@ -54,6 +54,8 @@ _CAPTURE_IN = (
 _IMPORTED = ("sgl_kernel.flash_mla", "flash_mla", "flash_mla.flash_mla_interface")
 # The same of a GPU host that has a bundle's packages alone.
 _NOT_BUNDLED = (*_IMPORTED, "sgl_kernel.flashmla_ops", "deep_gemm")
+# The module from which a worker that drafts from a table has what makes a tree's links of its mask.
+_TREES = "sgl_kernel.speculative"
 # A kernel in NVIDIA's CuTe DSL, of sparse attention, that 0.5.15 imports where it captures draft-extend on a GPU
 # (eagle_worker_v2.py, dsa_backend.py), if only to compare the backend's class; later releases import it where it runs.
 _IN_CUTE_DSL = "sglang.jit_kernel.dsa.cutedsl_paged_mqa_logits"
@@ -125,12 +127,14 @@ def _stand_in() -> None:
     if _is_there(_BY_SAMPLING):
         sampled = vars(importlib.import_module(_BY_SAMPLING))
         sampled["tree_speculative_sampling_target_only"] = sampling.tree_speculative_sampling_target_only
-    kernels: list[ModuleType] = [importlib.import_module("sgl_kernel")]
+    native_imports.stand_in(_TREES)
+    kernels: list[ModuleType] = [importlib.import_module(name) for name in ("sgl_kernel", _TREES)]
     if _is_there("sglang.kernels.ops.speculative.tree"):
         kernels.append(importlib.import_module("sglang.kernels.ops.speculative.tree"))
     for module in kernels:
         vars(module)["verify_tree_greedy"] = verify.verify_tree_greedy
         vars(module)["build_tree_kernel_efficient"] = tree.build_tree_kernel_efficient
+        vars(module)["reconstruct_indices_from_tree_mask"] = tree.reconstruct_indices_from_tree_mask
 
 
 def _is_there(name: str) -> bool:

@@ -116,14 +116,14 @@ def accepted() -> Iterator[None]:
         return
     asks = "current_platform" if hasattr(hook, "current_platform") else _HANDLES
     kept = getattr(hook, asks)
-    setattr(hook, asks, _Platform() if asks != _HANDLES else _told_of_a_gpu(kept))
+    setattr(hook, asks, _Platform() if asks != _HANDLES else told_of_a_gpu(kept))
     try:
         yield
     finally:
         setattr(hook, asks, kept)
 
 
-def _told_of_a_gpu(handle: Callable[[Any], None]) -> Callable[[Any], None]:
+def told_of_a_gpu(handle: Callable[[Any], None]) -> Callable[[Any], None]:
     """The same check of a server's arguments, of a server on a GPU."""
     hook: Any = importlib.import_module(_HOOK)
 

@@ -19,7 +19,7 @@ from sglang.srt.managers.scheduler_components import ipc_channels, request_recei
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from repro.cases.rows.serving import BLOCK, SLIDING, graph_name
-from repro.cases.runner_facts import IN_BLOCKS
+from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.engines.active import engine
 from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
 from runners.releases.options.sliding import is_hybrid
@@ -188,8 +188,11 @@ def counts(sent: Sequence[Any], name: str) -> dict[str, int]:
 
 
 def drafters(scheduler: Any) -> list[Any]:
-    """The model runners of the draft: one for each of its layers where they are models of their own."""
+    """The model runners of the draft, if there is any: one for each of its layers where they are models of their
+    own."""
     draft = scheduler.draft_worker.draft_worker
+    if draft is None:
+        return []
     return list(getattr(draft, "draft_runner_list", None) or [draft.draft_runner])
 
 
@@ -237,6 +240,11 @@ def drafts_blocks(scheduler: Any) -> bool:
     return scheduler.server_args.speculative_algorithm in IN_BLOCKS
 
 
+def drafts_from_table(scheduler: Any) -> bool:
+    """True if there is no draft model, and the worker has no methods for its draft and verify."""
+    return scheduler.server_args.speculative_algorithm in FROM_TABLE
+
+
 def drafted_block(scheduler: Any, count: int) -> torch.Tensor:
     """The tokens of the last round's blocks, [count, num_draft_tokens], that first from which each is drafted."""
     tokens: torch.Tensor = scheduler.draft_worker._draft_block_tokens_buf[:count]
@@ -247,6 +255,8 @@ def _graph_places(scheduler: Any) -> dict[str, tuple[Any, str]]:
     """The attributes that hold graph runners, by the path that these are on."""
     draft, target = scheduler.draft_worker.draft_worker, scheduler.tp_worker.model_runner
     verifies = next(name for name in ("decode_cuda_graph_runner", "graph_runner") if hasattr(target, name))
+    if drafts_from_table(scheduler):
+        return {"verify": (target, verifies)}
     if drafts_blocks(scheduler):
         return {BLOCK: (draft.draft_runner, verifies), "verify": (target, verifies)}
     extends = "multi_layer" if is_layered(scheduler) else "draft_extend"

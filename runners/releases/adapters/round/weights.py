@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from repro.cases.case import Setup
 from repro.cases.families import GDN, GEMMA
-from repro.cases.runner_facts import IN_BLOCKS
+from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.releases.adapters.round import gemma4_weights
 from runners.releases.adapters.round.mixing import evenly, mixing
 from runners.releases.options.algorithms import hot_tokens
@@ -30,6 +30,8 @@ _OF_STATES = 0.5
 # by some 6 % a token.
 _DRAFTS = {GDN: 1}
 _LOG_DECAY = -3.0
+# How many tokens a target prefers whose texts repeat themselves, and what others weigh.
+_OFTEN, _SELDOM = 16, 0.3
 # The norms of a block draft's heads, and the sizes of what they norm: of queries and of keys.
 _NORMS, _SIZES = ("q_norm.weight", "k_norm.weight"), (1.0, _SCORES)
 Parameters = Mapping[str, torch.Tensor]
@@ -71,6 +73,8 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
             values = values * _LITTLE
         if setup.algorithm == "EAGLE3":
             values = _nearly_draft(name, values, hot_tokens(setup))
+        if setup.algorithm in FROM_TABLE:
+            values = _repeating(name, values, setup.disagreement / 100)
         if setup.algorithm in IN_BLOCKS:
             values = _blind(name, values, config, drafts)
         parameter.data.copy_(values)
@@ -193,6 +197,16 @@ def _blind(name: str, values: torch.Tensor, config: Any, drafts: str) -> torch.T
         queries = config.head_dim * config.num_attention_heads
         values[:queries] = values[:queries, :1].sign() * _SIZES[0] * 2.0**0.5 / values.shape[1]
     return values
+
+
+def _repeating(name: str, values: torch.Tensor, disagreement: float) -> torch.Tensor:
+    """The weights of a target whose texts repeat themselves, as a table's drafts are what was served before: it prefers
+    a few tokens, and a token is followed by the same one the oftener, the less what is before it adds."""
+    if "lm_head" in name:
+        preferred = torch.full((len(values), 1), _SELDOM)
+        preferred[:: max(1, len(values) // _OFTEN)] = 1.0
+        return values * preferred
+    return values * min(1.0, _LITTLE + disagreement) if name.endswith(("o_proj.weight", "out_proj.weight")) else values
 
 
 def _is_besides(name: str, drafts: str) -> bool:
