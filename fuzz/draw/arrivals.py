@@ -25,6 +25,8 @@ BEYOND_GRAPHS = 4
 # One in so many setups of a draft that reads the target's KV cache has the normal loop: 0.5.19 to 0.5.23 die there with
 # the first request (round-frozen-kv-without-overlap), so that nothing else is met.
 WITHOUT_OVERLAP = 4
+# One in so many setups of a model that takes images has none.
+WITHOUT_IMAGES = 4
 WAITS = (0, 1, 1, 2, 3, 6)
 
 
@@ -52,6 +54,8 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         dp_attention=setup.dp_attention or (ranks and draw(st.sampled_from((False, False, True)))),
         heeds_eos=draw(st.booleans()),
     )
+    if facts.sees:
+        drawn = replace(drawn, images=draw(st.integers(1, WITHOUT_IMAGES)) > 1, mrope=draw(st.booleans()))
     if setup.algorithm not in IN_BLOCKS:
         return drawn
     # A worker that drafts blocks lets hidden states go in every release, where it does not refuse the request.

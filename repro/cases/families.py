@@ -14,7 +14,7 @@ from repro.cases.setup import Setup
 
 DEEPSEEK, GLM, GDN, GPT_OSS = "deepseek_v3", "glm4_moe", "qwen3_next", "gpt_oss"
 MAMBA2, KDA, DSA = "nemotron_h", "kimi_linear", "deepseek_v32"
-MIMO, GEMMA = "mimo_v2_flash", "gemma4_text"
+MIMO, GEMMA, QWEN_VL = "mimo_v2_flash", "gemma4_text", "qwen2_5_vl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class FamilyFacts:
     that its backend has, in tokens; 0: any. prefills_halves: whether it prefills in half precision alone.
     eager_prefills: whether its prefills are driven without graphs alone. layered: whether a layer makes each of its
     drafts (enable_multi_layer_eagle). frozen: whether its draft model reads the target's KV cache and has none of its
-    own (FROZEN_KV_MTP). model_paths: a pattern of paths that people give such models, in lower case; empty: none is
-    known by it."""
+    own (FROZEN_KV_MTP). sees: whether it has positions in three dimensions, and takes images. model_paths: a pattern of
+    paths that people give such models, in lower case; empty: none is known by it."""
 
     what: str
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -48,6 +48,7 @@ class FamilyFacts:
     eager_prefills: bool = False
     layered: bool = False
     frozen: bool = False
+    sees: bool = False
     model_paths: str = ""
 
     @property
@@ -159,6 +160,15 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         sliding=True,
         own_drafts=True,
         frozen=True,
+    ),
+    QWEN_VL: FamilyFacts(
+        what="Qwen2.5-VL: positions in three dimensions (M-RoPE), prompts with images; EAGLE3's Llama drafts for it",
+        backends={"round": ("triton", "flashinfer", "fa3")},
+        algorithms=("EAGLE3",),
+        # sglang switches prefill graphs off with it (model_config.py, 0.5.23:2501).
+        eager_prefills=True,
+        sees=True,
+        model_paths=r"qwen2\.5-vl",
     ),
     GPT_OSS: FamilyFacts(
         what="gpt-oss: attention with sinks, a sliding and a full layer, experts with biases; a Llama drafts for it",

@@ -334,6 +334,7 @@ RUNNER_FACTS = {
         windowed="target",
         capped=True,
         quantises=True,
+        mrope=True,
         rejects=True,
         adapts=True,
         serves=True,

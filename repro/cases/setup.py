@@ -59,6 +59,7 @@ class Setup:
     sampled: bool = False
     logprob_start_len: int = -1
     heeds_eos: bool = False
+    images: bool = False
 
     @property
     def max_bs(self) -> int:

@@ -61,7 +61,7 @@ def family_jobs() -> tuple[Job, ...]:
 
 def _of_families() -> tuple[Job, ...]:
     return tuple(
-        Job(runner=runner, backend=backend, algorithm=name, case=_case(runner, backend, "EAGLE", name))
+        Job(runner=runner, backend=backend, algorithm=name, case=_case(runner, backend, facts.algorithms[0], name))
         for name, facts in FAMILY_FACTS.items()
         for runner, backends in facts.backends.items()
         for backend in backends

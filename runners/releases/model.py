@@ -143,9 +143,16 @@ def capped(cap: int) -> Iterator[None]:
 
 def keep_sizes() -> None:
     """Have sglang build layers as wide as they are configured. On a CPU device it rounds the intermediate size up to
-    what CPU kernels want; on a GPU, which the emulated engine stands for, it does not."""
+    what CPU kernels want, and notes the number of heads, by which some models divide the hidden size; on a GPU, which
+    the emulated engine stands for, it does neither."""
     module: Any = importlib.import_module("sglang.srt.configs.update_config")
     module.DEFAULT_MOE_PADDING_SIZE = 1
+
+    def update(config: Any, name: str, value: object) -> None:
+        if not name.startswith("original_"):
+            setattr(config, name, value)
+
+    module.update_config = update
 
 
 def fill_weights(model: torch.nn.Module) -> None:

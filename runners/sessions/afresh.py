@@ -16,6 +16,7 @@ from repro.traces.paths import Recorded
 from runners.recording.observer import HarnessError, Watch
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import EndOfLoop, Wire
+from runners.releases.options.images import Image
 from runners.releases.options.sliding import is_hybrid
 from runners.sessions.arrivals import IDLE
 from runners.sessions.iterations import prefills_max
@@ -29,6 +30,7 @@ class _AllAtOnce:
     """The clock of these requests. Mutable: it counts iterations, up to limit. texts: by a request's number."""
 
     texts: Texts
+    images: Mapping[int, Image]
     wire: Wire
     limit: int
     iteration: int = 0
@@ -42,15 +44,19 @@ class _AllAtOnce:
             raise EndOfLoop
         if self.iteration > 1:
             return []
-        return [serving.request(str(number), text, 1, alone=True) for number, text in self.texts.items()]
+        return [
+            serving.request(str(number), text, 1, alone=True, image=self.images.get(number))
+            for number, text in self.texts.items()
+        ]
 
 
 @dataclass(slots=True)
 class Afresh:
-    """Mutable: it gathers the rows of each request by its number."""
+    """Mutable: it gathers the rows of each request by its number. images: those that requests bring, the same."""
 
     scheduler: Any
     wire: Wire
+    images: Mapping[int, Image] = field(default_factory=dict)
     rows: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
     def see(self, texts: Texts, cached: Mapping[int, int], watch: Watch) -> None:
@@ -80,7 +86,7 @@ class Afresh:
         # Sliding layers may have no KV slots for all of a prompt at once.
         hybrid = is_hybrid(self.scheduler.tp_worker.model_runner.token_to_kv_pool)
         chunk = self.scheduler.chunked_prefill_size or 0 if hybrid else 0
-        clock = _AllAtOnce(texts, self.wire, prefills_max(map(len, texts.values()), chunk))
+        clock = _AllAtOnce(texts, self.images, self.wire, prefills_max(map(len, texts.values()), chunk))
         with self._prefills_seen(), nullcontext() if hybrid else _unchunked(self.scheduler):
             serving.run(self.scheduler, self.wire, clock)
         if self.rows.keys() != texts.keys():

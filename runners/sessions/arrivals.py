@@ -16,6 +16,7 @@ from repro.traces.paths import Recorded
 from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import EndOfLoop, Wire
+from runners.releases.options.images import Images
 from runners.sessions.iterations import BESIDES, iterations_max
 
 # Idle iterations behind the last end: the overlap loop is one late, and an idle scheduler checks itself.
@@ -51,6 +52,7 @@ class Clock:
 
     case: Case
     prompts: Sequence[Sequence[Ints]]
+    images: Images
     wire: Wire
     watch: Watch
     flush: Callable[[], object]
@@ -126,6 +128,7 @@ class Clock:
                 states=asks_states(self.case.setup, row),
                 sampled=samples(self.case.setup, row),
                 heeds_eos=self.case.setup.heeds_eos,
+                image=self.images.get((number, row)),
             )
             for row, request in requests
         ]

@@ -259,9 +259,10 @@ class Launches:
         fields = {name: value for name, value in stage.family.caller(batch).items() if value is not None}
         fields |= {**_counts(batch), **moved}
         for name, value in fields.items():
-            self._see(Recorded.BEFORE, name, value)
+            by_token = _by_token(name, value)
+            self._see(Recorded.BEFORE, name, by_token)
             if name in stage.named:
-                self._see(Recorded.INPUT, name, value, rows=count)
+                self._see(Recorded.INPUT, name, by_token, rows=count)
         if stage.kind == "verify":
             for name, value in self._drafted.items():
                 self._see(Recorded.INPUT, name, value, rows=count)
@@ -293,8 +294,7 @@ class Launches:
         self._see(Recorded.LAUNCH, "bs", bs)
         self._see(Recorded.LAUNCH, "raw_bs", raw_bs)
         for name, tensor in stage.buffers.items():
-            by_token = tensor.T if name in TOKENS_SECOND else tensor
-            self._see(Recorded.LAUNCH, name, by_token, rows=self.setup.max_bs)
+            self._see(Recorded.LAUNCH, name, _by_token(name, tensor), rows=self.setup.max_bs)
         if not stage.family.metadata_after(stage.live.setup):
             with paged_calls.calls.launched(graph):
                 metadata = stage.family.metadata(stage.live, stage.runner, bs, self._given)
@@ -339,6 +339,11 @@ def _of_emulation(module: str, name: str, **arguments: Any) -> Any:
 def _asked_for(callers: Sequence[str]) -> str:
     """For a person; empty if there are none."""
     return f" (asked for in {', '.join(callers[:CALLERS_MAX])})" if callers else ""
+
+
+def _by_token(name: str, value: Any) -> Any:
+    """A batch's or a buffer's value, [tokens, ...]."""
+    return value.T if name in TOKENS_SECOND else value
 
 
 def _counts(batch: Any) -> Mapping[str, object]:

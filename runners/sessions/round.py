@@ -26,6 +26,7 @@ from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
 from runners.releases.options import recurrent
 from runners.releases.options.blocks import mask_token
+from runners.releases.options.images import Images, images_of
 from runners.releases.reference.blocks import Blocks
 from runners.releases.reference.served import Judged, Teacher
 from runners.sessions import padded
@@ -95,6 +96,7 @@ class Served:
             on_gpu=engine.device != "cpu",
             blocks=self._blocks() if serving.drafts_blocks(scheduler) else None,
         )
+        self._images: Images = {}
         self.at_start = serving.holdings(scheduler)
         self.adapting = serving.Adapting(scheduler)
         states = serving.states(scheduler)
@@ -120,6 +122,7 @@ class Served:
 
     def run(self, case: Case, watch: Watch) -> None:
         prompts = [[prompt(self.setup, r.data, r.seq_len) for r in step.requests] for step in case.steps]
+        self._images = images_of(case, serving.embeddings(self.scheduler)) if self.setup.images else {}
         for number, texts in enumerate(prompts):
             watch.see(number, Recorded.INPUT, "seq_lens", np.array([len(text) for text in texts]))
             watch.see(number, Recorded.INPUT, "prompts", rows(texts))
@@ -142,7 +145,8 @@ class Served:
         cached = serving.counts(self.wire.sent, "cached_tokens")
         self._clear()
         with self._without_graphs(), sglang_errors():
-            afresh = Afresh(self.scheduler, self.wire)
+            images = {number_of(name_of(*place)): image for place, image in self._images.items()}
+            afresh = Afresh(self.scheduler, self.wire, images)
             afresh.see(texts, {number_of(rid): n for rid, n in cached.items()}, watch)
             self.scheduler.flush_cache()
             if self.setup.kv_dtype:
@@ -177,7 +181,7 @@ class Served:
         self.adapting.start_over()
         # Whoever samples draws the same numbers each time, as two tokens can be exactly as likely in half precision.
         torch.manual_seed(sum(request.data for step in case.steps for request in step.requests))
-        clock = Clock(case, prompts, self.wire, watch, self.scheduler.flush_cache)
+        clock = Clock(case, prompts, self._images, self.wire, watch, self.scheduler.flush_cache)
         start = time.perf_counter()
         rounds = Rounds(self.scheduler, path, watch)
         follows = path is Recorded.ROUND_GRAPH
@@ -230,7 +234,7 @@ class Served:
         start = time.perf_counter()
         tokens, ended = serving.outputs(self.wire.sent)
         judged = {
-            (number, row): self.teacher.judge(prompts[number][row], text)
+            (number, row): self.teacher.judge(prompts[number][row], text, self._images.get((number, row)))
             for number, step in enumerate(case.steps)
             for row in range(len(step.requests))
             if (text := tokens.get(name_of(number, row)))

@@ -23,6 +23,10 @@ ROWS: tuple[Option, ...] = (
                 lambda s, r, b: s.algorithm == "EAGLE3",
                 "the {s.algorithm} algorithm has no three-dimensional positions",
             ),
+            Need(
+                lambda s, r, b: not r.serves or family_facts(s).sees,
+                "in rounds drafts have three-dimensional positions where the target has them",
+            ),
         ),
         drawn=(True,),
         later=True,

@@ -88,9 +88,10 @@ def launched(setup: Setup, graphs: str) -> Setup:
         "rejection": setup.rejection and facts.rejects,
         "sampled": False,
         "heeds_eos": False,
+        "images": False,
     }
     of_rounds_alone = {"overlap": False, "pool": 0, "disagreement": 0, "prefill_max_bs": 0} | of_requests | windows
-    of_rounds_alone["one_graph"] = setup.one_graph and facts.layered
+    of_rounds_alone |= {"one_graph": setup.one_graph and facts.layered, "mrope": setup.mrope and facts.mrope}
     return replace(setup, runner=runner, **of_rounds_alone)
 
 
@@ -112,6 +113,11 @@ def prompt_start(setup: Setup, row: int, length: int) -> int:
 def asks_states(setup: Setup, row: int) -> bool:
     """True of a request, by its place in its step, that asks for hidden states."""
     return setup.returns_hidden and row % 2 == 0
+
+
+def brings_image(setup: Setup, row: int) -> bool:
+    """True if a request, by its place in its step, brings an image, where its prompt has room for it."""
+    return setup.images and row % 2 == 0
 
 
 ROWS: tuple[Option, ...] = (
@@ -253,5 +259,19 @@ ROWS: tuple[Option, ...] = (
         drawn=(True,),
         later=True,
         words="requests that a token may end",
+    ),
+    Option(
+        field="images",
+        name="images",
+        part=HARNESS,
+        meaning="every other request of a step, from the first on, brings an image if its prompt has room for it: "
+        "embeddings in place of up to ten tokens', at positions whose axes differ",
+        if_set=(
+            _SERVES,
+            Need(lambda s, r, b: family_facts(s).sees, "these models take no images"),
+        ),
+        drawn=(True,),
+        later=True,
+        words="prompts with images",
     ),
 )

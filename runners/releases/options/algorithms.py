@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from repro.cases.case import Setup
-from repro.cases.families import DSA, GDN, GEMMA, GLM, GPT_OSS, KDA, MAMBA2, MIMO, is_latent
+from repro.cases.families import DSA, GDN, GEMMA, GLM, GPT_OSS, KDA, MAMBA2, MIMO, QWEN_VL, is_latent
 from repro.cases.layout import Ints
 from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
 from repro.cases.setup import as_drafted
@@ -20,6 +20,7 @@ from runners.releases.options.glm import glm
 from runners.releases.options.gpt_oss import gpt_oss
 from runners.releases.options.kda import kda
 from runners.releases.options.mamba2 import mamba2
+from runners.releases.options.qwen_vl import qwen_vl
 
 AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model is given
 # The layers behind which a target that is driven alone gives them: two, as each takes time on the emulated engine. In
@@ -29,6 +30,8 @@ _AUXILIARY_BEHIND = (0, 1)
 
 # Recurrent targets that a Llama drafts for.
 _TARGETS = {MAMBA2: mamba2, KDA: kda}
+# Others for which drafts of a Llama's own algorithms are made.
+_DRAFTED_FOR = {GPT_OSS: gpt_oss, QWEN_VL: qwen_vl}
 
 
 def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -47,7 +50,7 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return glm(setup), glm(setup)
     if setup.family == GDN:
         return gdn(setup), gdn(setup)
-    target = gpt_oss(setup) if setup.family == GPT_OSS else model.llama(setup)
+    target = _DRAFTED_FOR.get(setup.family, model.llama)(setup)
     if setup.algorithm == "EAGLE3":
         draft_only = {"draft_vocab_size": draft_vocab(setup), **mrope.config(as_drafted(setup))}
         if setup.draft_hidden_size:
@@ -77,7 +80,8 @@ def _deepened(target: Mapping[str, Any], behind: tuple[int, ...]) -> Mapping[str
     kinds = {name: target[name] for name in ("hybrid_layer_pattern", "layer_types") if name in target}
     count = len(behind) + 1
     layers = {name: [each[number % len(each)] for number in range(count)] for name, each in kinds.items()}
-    return {**target, **layers, "num_hidden_layers": count}
+    texts = {name: _deepened(target[name], behind) for name in ("text_config",) if name in target}
+    return {**target, **layers, **texts, "num_hidden_layers": count}
 
 
 def hot_tokens(setup: Setup) -> Ints:

@@ -26,7 +26,12 @@ def sections(setup: Setup) -> list[int]:
 
 def config(setup: Setup) -> Mapping[str, Any]:
     """The part of the draft model's Hugging Face configuration."""
-    return {"rope_scaling": {"rope_type": "default", "mrope_section": sections(setup)}} if setup.mrope else {}
+    return scaling(setup) if setup.mrope else {}
+
+
+def scaling(setup: Setup) -> Mapping[str, Any]:
+    """The part of the configuration of any such model."""
+    return {"rope_scaling": {"rope_type": "default", "mrope_section": sections(setup)}}
 
 
 def given(setup: Setup, requests: Sequence[Request], positions: Ints) -> Given:

@@ -157,12 +157,14 @@ class Norm:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
     """The tokens that a model goes over: ids [tokens]; positions [tokens], or [tokens, axes]; hidden: of draft models,
-    the hidden states that they are given, [samples, tokens, n]. kept: takes the states of recurrent layers behind each
-    token, in one number, [samples, tokens], by name."""
+    the hidden states that they are given, [samples, tokens, n]. shown: embeddings in place of those of the tokens from
+    this place on, [n, hidden]. kept: takes the states of recurrent layers behind each token, in one number, [samples,
+    tokens], by name."""
 
     ids: torch.Tensor
     positions: torch.Tensor
     hidden: torch.Tensor | None = None
+    shown: tuple[int, torch.Tensor] | None = None
     kept: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -209,7 +211,11 @@ class Ends:
         return cls(embedding=weight(model.model.embed_tokens), head=weight(model.lm_head)[:vocab])
 
     def embedded(self, by: Rounding, tokens: Tokens) -> torch.Tensor:
-        return by.exact(self.embedding[tokens.ids])
+        values = self.embedding[tokens.ids]
+        if tokens.shown:
+            first, embeddings = tokens.shown
+            values[first : first + len(embeddings)] = embeddings
+        return by.exact(values)
 
 
 def layers(model: Any) -> Any:

@@ -13,6 +13,7 @@ MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
     "LlamaForCausalLM": llama.target,
     "LlamaForCausalLMEagle": llama.eagle,
     "LlamaForCausalLMEagle3": llama.eagle3,
+    "Qwen2_5_VLForConditionalGeneration": llama.target,
     "GptOssForCausalLM": gpt_oss.target,
     "Glm4MoeForCausalLM": llama.target,
     "Glm4MoeForCausalLMNextN": partial(deepseek.next_token, attention_of=llama.Heads.of),

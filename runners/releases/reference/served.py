@@ -12,9 +12,10 @@ import torch
 
 from repro.cases.layout import Ints
 from runners.recording.observer import Unsupported
+from runners.releases.options.images import Image
 from runners.releases.reference import operations as op
 from runners.releases.reference.blocks import Blocks
-from runners.releases.reference.llama import Attend, Scores, Tokens
+from runners.releases.reference.llama import Attend, Scores, Tokens, exact
 from runners.releases.reference.models import read_whole
 from runners.releases.reference.rounding import Rounding
 
@@ -92,30 +93,34 @@ class Teacher:
                 apart, noise = [*apart, *each], max(noise, moved)
         return apart, noise
 
-    def judge(self, prompt: Ints, text: Sequence[int]) -> Judged:
+    def judge(self, prompt: Ints, text: Sequence[int], image: Image | None = None) -> Judged:
         """text: one token or more. One that the vocabulary lacks is infinitely far behind the best, and goes on as the
-        last one that it has."""
+        last one that it has. image: in the prompt."""
         known = torch.tensor([0 <= token < self._vocab for token in text])
         chosen = torch.tensor(list(text)).clamp(0, self._vocab - 1)
         ids = torch.cat([torch.from_numpy(np.asarray(prompt, dtype=np.int64)), chosen[:-1]])
         by = self._rounding(len(ids))
-        tokens = Tokens(ids=ids, positions=torch.arange(len(ids)))
+        tokens = Tokens(
+            ids=ids,
+            positions=image.positions(len(ids)) if image else torch.arange(len(ids)),
+            shown=(image.first, exact(image.embeddings)) if image else None,
+        )
         logits, every = self._run(by, tokens, causal(by))
         first = len(prompt) - 1
         of_prompt = logits[:, :first]
         logits, states = (each[:, first:] for each in (logits, every))
         kept = {name: each[:, first:] for name, each in tokens.kept.items()}
-        exact = logits[0]
-        behind = exact.amax(dim=-1) - exact.gather(-1, chosen[:, None])[:, 0]
-        likely = exact.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0]
+        right = logits[0]
+        behind = right.amax(dim=-1) - right.gather(-1, chosen[:, None])[:, 0]
+        likely = right.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0]
         return Judged(
-            logits=exact,
+            logits=right,
             states=states[0],
-            best=exact.argmax(dim=-1).numpy(),
+            best=right.argmax(dim=-1).numpy(),
             behind=behind.masked_fill(~known, torch.inf).numpy(),
             likely=likely.masked_fill(~known, -torch.inf).numpy(),
             prompt=of_prompt[0].log_softmax(dim=-1).gather(-1, ids[1 : len(prompt), None])[:, 0].numpy(),
-            noise=float((logits[1:] - exact).abs().amax()),
+            noise=float((logits[1:] - right).abs().amax()),
             prompt_noise=float((of_prompt[1:] - of_prompt[0]).abs().amax()) if first else 0.0,
             states_noise=float((states[1:] - states[0]).abs().amax()),
             every=every,

@@ -22,6 +22,7 @@ from repro.cases.rows.serving import BLOCK, SLIDING, graph_name
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.engines.active import engine
 from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
+from runners.releases.options.images import Image
 from runners.releases.options.sliding import is_hybrid
 from runners.releases.workers.arguments import construct
 from runners.releases.workers.posing import Posing
@@ -74,10 +75,12 @@ def request(
     states: bool = False,
     sampled: bool = False,
     heeds_eos: bool = False,
+    image: Image | None = None,
 ) -> Any:
     """A request for so many tokens, whatever they are. alone: it shares no prefix with another one. logprobs, states:
     it asks for their log-probabilities, or for hidden states. logprob_start_len: and for those of its prompt from this
-    token on; -1: for none. sampled: it is not greedy, but as cold. heeds_eos: a token might end it."""
+    token on; -1: for none. sampled: it is not greedy, but as cold. heeds_eos: a token might end it. image: in its
+    prompt."""
     kind: Any = io_struct.TokenizedGenerateReqInput
     temperature = COLD if sampled else 0.0
     sampling = SamplingParams(max_new_tokens=count, temperature=temperature, ignore_eos=not heeds_eos)
@@ -93,6 +96,7 @@ def request(
         "top_logprobs_num": 0,
         "token_ids_logprob": None,
         "stream": True,
+        "mm_inputs": image.brought(list(prompt)) if image else None,
     }
     if alone:
         fields["extra_key"] = rid
@@ -226,6 +230,12 @@ def caches(scheduler: Any) -> dict[str, torch.Tensor]:
             buffers = [tensor.view(each.dtype) for each in its for tensor in getattr(each, f"{kind}_buffer", ())]
             named |= {f"{whose}_{kind}{layer}": tensor for layer, tensor in enumerate(buffers)}
     return named
+
+
+def embeddings(scheduler: Any) -> torch.Tensor:
+    """The target's, [vocabulary, hidden]."""
+    weight: torch.Tensor = scheduler.tp_worker.model_runner.model.model.embed_tokens.weight
+    return weight.data
 
 
 def index_caches(scheduler: Any) -> list[torch.Tensor]:

@@ -11,7 +11,7 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from torch.nn.functional import pad
 
 from repro.cases.case import Setup
-from repro.cases.families import GDN, GEMMA
+from repro.cases.families import GDN, GEMMA, family_facts
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.releases.adapters.round import gemma4_weights
 from runners.releases.adapters.round.mixing import evenly, mixing
@@ -65,9 +65,9 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
         return
     config: Any = target.config
     zero_centred, drafts = _zero_centred(target), _drafts(setup)
-    for name, parameter in target.named_parameters():
+    for name, parameter in _read(target).items():
         values = _of_target(name, parameter, config)
-        if name in zero_centred:
+        if name in zero_centred or (name.endswith("qkv_proj.bias") and family_facts(setup).sees):  # its draft has none
             values = torch.zeros_like(values)
         if _is_besides(name, drafts):
             values = values * _LITTLE
@@ -87,7 +87,7 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
     if setup.family == GEMMA:
         gemma4_weights.fill_draft(target, draft, setup)
         return
-    sources = dict(target.named_parameters())
+    sources = _read(target)
     disagreement = setup.disagreement / 100
     if setup.algorithm == "EAGLE3":
         hot = torch.from_numpy(hot_tokens(setup))
@@ -107,6 +107,11 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
         if setup.algorithm == "STANDALONE" and "embed" in name:  # nothing else is joined to the token
             values = values + disagreement * mixing(name, tuple(values.shape)).to(values)
         parameter.data.copy_(values)
+
+
+def _read(target: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """The parameters of a target but those of its vision tower, which never runs."""
+    return {name: parameter for name, parameter in target.named_parameters() if not name.startswith("visual.")}
 
 
 def _drafts(setup: Setup) -> str:
