@@ -1,6 +1,6 @@
 """The target's logits for each accepted token match a float64 pass over prompt and text, and so do the states that
-rounds leave in recurrent layers, log-probabilities and hidden states that requests are returned, and what is drafted in
-blocks."""
+rounds leave in recurrent layers, log-probabilities and hidden states that requests are returned, and what is
+drafted."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def _wrong_states(number: int, row: int, length: int, served: Mapping[str, Array
 
 
 def _wrong_drafts(number: int, row: int, served: Mapping[str, Array]) -> Iterator[Wrong]:
-    """served: the distance of each draft's logit from the best one's, as the draft model has them in float64."""
+    """served: the distance of each draft from one that could stand in its place, as the model has it in float64."""
     distances, allowed = served["drafts"][row], TIE * float(served["drafts_noise"][row])
     wrong = np.flatnonzero(distances > allowed)
     if wrong.size:
         at, got = int(wrong[0]), float(distances[wrong[0]])
         cell = Cell(step=number, buffer="drafts", row=row, column=at, got=f"{got:.3g}", want=f"{allowed:.3g}")
         detail = (
-            f"Draft {at} of the blocks of request {row} of step {number} lies {got:.3g} behind the draft model's best "
+            f"Draft {at} of the rounds of request {row} of step {number} lies {got:.3g} behind the draft model's best "
             f"token in float64; rounding explains {allowed:.3g}. {wrong.size} of {distances.size} do."
         )
         yield Wrong(where=DRAFTED, detail=detail, cell=cell)

@@ -322,7 +322,7 @@ class Recorded(StrEnum):
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
         arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely, prompt[_likely], states, drafts float64 "
         "[raw_bs, n]; [prompt_, states_, drafts_]noise float64, ended, COUNT int64, aborted bool; [noise_]state_LAYER",
-        meaning="Each request's text; the target's in float64, how far it and blocks' drafts lie behind, logits and "
+        meaning="Each request's text; the target's in float64, how far it and drafts lie behind, logits and "
         "states off, log-probabilities returned and right, rounding's reach; ended: 2 if aborted; COUNT: as reported.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
         arrays="NAME int64 [3]", meaning="Of no request: at the start, when all have ended, after a flush.")

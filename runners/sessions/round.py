@@ -25,9 +25,8 @@ from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
 from runners.releases.options import recurrent
-from runners.releases.options.blocks import mask_token
 from runners.releases.options.images import Images, images_of
-from runners.releases.reference.blocks import Blocks
+from runners.releases.reference.drafters import drafter
 from runners.releases.reference.served import Judged, Teacher
 from runners.sessions import padded
 from runners.sessions.afresh import Afresh, Texts
@@ -38,7 +37,7 @@ from runners.sessions.launches import Launches, stages
 from runners.sessions.noise import NUDGE
 from runners.sessions.observe.memory import see_memory
 from runners.sessions.planner import Planner
-from runners.sessions.rounds import Rounds, apart, blocks_of, number_of, off, states_off
+from runners.sessions.rounds import Rounds, apart, drafts_of, number_of, off, states_off
 from runners.sessions.state import State
 
 Prompts = Sequence[Sequence[Ints]]
@@ -88,13 +87,16 @@ class Served:
         wire.others.prefills_max = setup.prefill_max_bs
         model = scheduler.tp_worker.model_runner
         kv_dtype = model.token_to_kv_pool.dtype
+        target, *drafts = serving.models(scheduler)
+        known = drafter(setup, target, drafts)
+        self.unjudged = known if isinstance(known, str) else ""
         self.teacher = Teacher(
-            model.model,
+            target,
             setup.vocab_size,
             model.dtype,
             kv_dtype,
             on_gpu=engine.device != "cpu",
-            blocks=self._blocks() if serving.drafts_blocks(scheduler) else None,
+            drafter=None if isinstance(known, str) else known,
         )
         self._images: Images = {}
         self.at_start = serving.holdings(scheduler)
@@ -115,10 +117,6 @@ class Served:
         self._states = [state for layers in recurrent.of_kinds(model).values() for state in layers]
         others = [self.table, *serving.caches(scheduler).values(), *self._states]
         self._start_state = State(owners, others).take()
-
-    def _blocks(self) -> Blocks:
-        target, draft = serving.models(self.scheduler)
-        return Blocks.of(draft, target, self.setup.vocab_size, mask_token(self.setup.vocab_size))
 
     def run(self, case: Case, watch: Watch) -> None:
         prompts = [[prompt(self.setup, r.data, r.seq_len) for r in step.requests] for step in case.steps]
@@ -244,6 +242,7 @@ class Served:
         prompted = serving.prompt_logprobs(self.wire.sent)
         moved = {name_of(*place): each.states_off(states.get(name_of(*place), ())) for place, each in judged.items()}
         distances = off(way.rounds, lengths, {name_of(*place): each.logits for place, each in judged.items()})
+        drafted = drafts_of(way.rounds)
         reported = {name: serving.counts(self.wire.sent, name) for name in COUNTS}
         kept = states_off(way.rounds, lengths, {name_of(*place): each.kept for place, each in judged.items()})
         for number, step in enumerate(case.steps):
@@ -259,10 +258,10 @@ class Served:
                 watch.see(number, Recorded.SERVED, count, np.array([of_requests.get(name, -1) for name in names]))
             watch.see(number, Recorded.SERVED, "states", rows([moved.get(name, ()) for name in names], np.float64))
             _see_judged(watch, number, [judged.get(place) for place in places])
-            if serving.drafts_blocks(self.scheduler):
-                self._see_drafts(watch, number, [judged.get(place) for place in places], blocks_of(way.rounds))
+            self._see_drafts(watch, number, [judged.get(place) for place in places], drafted)
             for name, each in kept.items():
                 watch.see(number, Recorded.SERVED, name, rows([each.get(rid, ()) for rid in names], np.float64))
+        watch.fact("drafts", f"not judged: {self.unjudged}" if self.unjudged else "judged")
         watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
         watch.fact("cached tokens", str(sum(serving.counts(self.wire.sent, "cached_tokens").values())))
@@ -277,7 +276,7 @@ class Served:
     def _see_drafts(
         self, watch: Watch, number: int, judged: Sequence[Judged | None], drafted: Mapping[str, Any]
     ) -> None:
-        """Record how far drafts of blocks lie behind those that the draft model would make in float64."""
+        """Record how far drafts lie behind those that the draft model would make in float64."""
         behind = [
             self.teacher.behind(each, drafted.get(name_of(number, row), ())) if each else ([], 0.0)
             for row, each in enumerate(judged)

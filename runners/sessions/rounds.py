@@ -21,6 +21,7 @@ from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.options import recurrent
+from runners.releases.reference.drafts import Drafted
 
 _DATA = 37  # any constant: one direction onto which all rows are projected
 # Stages that hand on what a draft begins with: a round, a prefill, and one behind a retraction.
@@ -278,14 +279,25 @@ def off(rounds: Rounds, prompts: Mapping[str, int], exact: Mapping[str, torch.Te
     return distances
 
 
-def blocks_of(rounds: Rounds) -> dict[str, list[tuple[int, list[int]]]]:
-    """The blocks that were drafted for each request, each behind the number of tokens before it."""
-    blocks: dict[str, list[tuple[int, list[int]]]] = defaultdict(list)
+def drafts_of(rounds: Rounds) -> dict[str, list[Drafted]]:
+    """The drafts of each request, round by round."""
+    drafts: dict[str, list[Drafted]] = defaultdict(list)
     for seen in rounds.verified:
         starts, drafted = (rounds.arrays[seen.number, name] for name in ("seq_lens", "drafted"))
+        links = _links(rounds, seen.number, drafted)
         for row, rid in enumerate(seen.rids):
-            blocks[rid].append((int(starts[row]), drafted[row].tolist()))
-    return blocks
+            parents = _parents(*(links[name][row].tolist() for name in LINKS))
+            drafts[rid].append(Drafted(start=int(starts[row]), tokens=drafted[row].tolist(), parents=parents))
+    return drafts
+
+
+def _parents(children: Sequence[int], siblings: Sequence[int]) -> list[int]:
+    """The parent of each node of a tree, -1 of the root and of what no link leads to."""
+    parents = [-1] * len(children)
+    for node, child in enumerate(children):
+        while node < child < len(parents):
+            parents[child], child = node, siblings[child] if siblings[child] > child else -1
+    return parents
 
 
 def _links(rounds: Rounds, number: int, drafted: Array) -> Mapping[str, Array]:

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from repro.cases.layout import Ints
 from runners.releases.reference import operations as op
+from runners.releases.reference.drafts import Drafted
 from runners.releases.reference.llama import Ends, Layer, Norm, Scores, weight
 from runners.releases.reference.rounding import Rounding
 
@@ -41,10 +43,20 @@ class Blocks:
             mask=mask,
         )
 
-    def behind(self, by: Rounding, hidden: torch.Tensor, block: Sequence[int]) -> tuple[list[float], float]:
-        """The distance of each drafted token's logit from the largest, and how far rounding moves one. hidden: of the
-        target, [samples, tokens before the block, n]. block: its first token, and those that were drafted; one
-        that the vocabulary lacks is infinitely far off."""
+    def behind(
+        self, by: Rounding, text: Ints, hidden: torch.Tensor, drafted: Sequence[Drafted]
+    ) -> tuple[list[float], float]:
+        """The distances of drafts, in the words of Drafter, by their logits."""
+        apart, noise = list[float](), 0.0
+        for block in drafted:
+            if block.start <= hidden.shape[1]:
+                each, moved = self._behind(by, hidden[:, : block.start], block.tokens)
+                apart, noise = [*apart, *each], max(noise, moved)
+        return apart, noise
+
+    def _behind(self, by: Rounding, hidden: torch.Tensor, block: Sequence[int]) -> tuple[list[float], float]:
+        """hidden: of the target, [samples, tokens before the block, n]. block: its first token, and those that were
+        drafted."""
         start, size = hidden.shape[1], len(block)
         context = self.before.run(by, op.linear(by, hidden, self.joined))
         vocab = len(self.ends.head)

@@ -14,7 +14,7 @@ from repro.cases.layout import Ints
 from runners.recording.observer import Unsupported
 from runners.releases.options.images import Image
 from runners.releases.reference import operations as op
-from runners.releases.reference.blocks import Blocks
+from runners.releases.reference.drafts import Drafted, Drafter
 from runners.releases.reference.llama import Attend, Scores, Tokens, exact
 from runners.releases.reference.models import read_whole
 from runners.releases.reference.rounding import Rounding
@@ -29,9 +29,9 @@ class Judged:
     at each place of a text, [n]. behind: how far that of the text's own token lies below it, [n]. likely: its
     log-probability, [n]. prompt: the log-probability of each token of the prompt behind its first, [m]. noise,
     prompt_noise, states_noise: how far rounding to the model's type moves a logit of this text or of its prompt, or an
-    entry of a hidden state of the text. every: the hidden states of prompt and text with their samples, [samples,
-    tokens, hidden]. kept, kept_noise: states of recurrent layers, by layer, [n], in one number, as the text's token
-    finds them, and how far rounding moves one."""
+    entry of a hidden state of the text. whole: prompt and text, [tokens + 1]; every: the hidden states of all but the
+    last token with their samples, [samples, tokens, hidden]. kept, kept_noise: states of recurrent layers, by layer,
+    [n], in one number, as the text's token finds them, and how far rounding moves one."""
 
     logits: torch.Tensor
     states: torch.Tensor
@@ -42,6 +42,7 @@ class Judged:
     noise: float
     prompt_noise: float
     states_noise: float
+    whole: Ints
     every: torch.Tensor
     kept: Mapping[str, torch.Tensor] = field(default_factory=dict)
     kept_noise: Mapping[str, float] = field(default_factory=dict)
@@ -60,8 +61,8 @@ class Judged:
 
 class Teacher:
     """A target whose weights are read when this is made. model: sglang's. dtype: of its values. kv_dtype: of keys and
-    values, which count as rounded to it whether a kernel takes them from the cache or not. blocks: the draft of whole
-    blocks, if it has one. Unsupported."""
+    values, which count as rounded to it whether a kernel takes them from the cache or not. drafter: its draft model,
+    if one is known. Unsupported."""
 
     def __init__(
         self,
@@ -71,27 +72,21 @@ class Teacher:
         kv_dtype: torch.dtype,
         *,
         on_gpu: bool,
-        blocks: Blocks | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         run = read_whole(model, vocab)
         if run is None:
             raise Unsupported(f"no text is known of a {type(model).__name__}")
         self._run, self._vocab = run, vocab
-        self._dtype, self._kv_dtype, self._on_gpu, self._blocks = dtype, kv_dtype, on_gpu, blocks
+        self._dtype, self._kv_dtype, self._on_gpu, self._drafter = dtype, kv_dtype, on_gpu, drafter
 
     def _rounding(self, seed: int) -> Rounding:
         return Rounding(self._dtype, self._kv_dtype, on_gpu=self._on_gpu, seed=seed, samples=SAMPLES)
 
-    def behind(self, judged: Judged, drafted: Sequence[tuple[int, Sequence[int]]]) -> tuple[list[float], float]:
-        """The distance of the logit of each token of blocks from the largest, and how far rounding moves one. drafted:
-        blocks, each behind the number of tokens before it; one that begins behind the text is left out."""
-        apart, noise = list[float](), 0.0
-        known = judged.every.shape[1]
-        for start, block in drafted if self._blocks else ():
-            if self._blocks and start <= known:
-                each, moved = self._blocks.behind(self._rounding(start), judged.every[:, :start], block)
-                apart, noise = [*apart, *each], max(noise, moved)
-        return apart, noise
+    def behind(self, judged: Judged, drafted: Sequence[Drafted]) -> tuple[list[float], float]:
+        """The distances of drafts, in the words of Drafter; none where none is known."""
+        by = self._rounding(len(judged.whole))
+        return self._drafter.behind(by, judged.whole, judged.every, drafted) if self._drafter else ([], 0.0)
 
     def judge(self, prompt: Ints, text: Sequence[int], image: Image | None = None) -> Judged:
         """text: one token or more. One that the vocabulary lacks is infinitely far behind the best, and goes on as the
@@ -123,6 +118,7 @@ class Teacher:
             noise=float((logits[1:] - right).abs().amax()),
             prompt_noise=float((of_prompt[1:] - of_prompt[0]).abs().amax()) if first else 0.0,
             states_noise=float((states[1:] - states[0]).abs().amax()),
+            whole=torch.cat((ids, chosen[-1:])).numpy(),
             every=every,
             kept={name: each[0] for name, each in kept.items()},
             kept_noise={name: float((each[1:] - each[0]).abs().amax()) for name, each in kept.items()},

@@ -298,6 +298,7 @@ def test_hidden_states_of_another_width_or_place_are_off() -> None:
         behind=nothing,
         likely=nothing,
         prompt=nothing,
+        whole=nothing.astype(np.int64),
         noise=0.0,
         prompt_noise=0.0,
         states_noise=0.0,

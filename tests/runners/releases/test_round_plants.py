@@ -147,7 +147,7 @@ PLANTS = {
             Step(requests=(Request(slot=1, seq_len=9, data=1, further=3),)),
             Step(requests=(Request(slot=1, seq_len=30, data=1, further=9),), wait=12),
         ),
-        seen_by=((kv_rows.ORACLE, "rows of the draft of a cached prefix"),),
+        seen_by=((kv_rows.ORACLE, "rows of the draft of a cached prefix"), (logits.ORACLE, logits.DRAFTED)),
     ),
     "a prefill graph of the draft keeps old hidden states": Plant(
         file=PREFILL,

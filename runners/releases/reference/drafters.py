@@ -1,0 +1,37 @@
+"""The draft model of a setup in float64, where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from repro.cases.case import Setup
+from repro.cases.runner_facts import IN_BLOCKS
+from runners.releases.options import algorithms
+from runners.releases.options.blocks import mask_token
+from runners.releases.reference.blocks import Blocks
+from runners.releases.reference.drafts import Branching, Drafter
+from runners.releases.reference.models import read
+
+
+def drafter(setup: Setup, target: Any, drafts: Sequence[Any]) -> Drafter | str:
+    """target, drafts: sglang's networks. A reason in words where nothing is known of what should be drafted."""
+    if setup.algorithm in IN_BLOCKS:
+        return Blocks.of(drafts[0], target, setup.vocab_size, mask_token(setup.vocab_size))
+    if setup.rejection:
+        return "drafts are drawn at random"
+    if len(drafts) > 1:
+        return "each layer drafts"
+    model = read(drafts[0], algorithms.draft_vocab(setup))
+    if model is None:
+        return f"there is no reference for {type(drafts[0]).__name__}"
+    hot = setup.algorithm == "EAGLE3"
+    return Branching(
+        model=model,
+        topk=setup.topk,
+        steps=setup.num_steps if setup.topk > 1 else 0,
+        named=torch.from_numpy(algorithms.hot_tokens(setup)) if hot else torch.arange(setup.vocab_size),
+        takes_states=setup.algorithm != "STANDALONE",
+    )
