@@ -27,6 +27,7 @@ from runners.releases.adapters.stood_in import stood_in
 from runners.releases.options import recurrent
 from runners.releases.options.images import Images, images_of
 from runners.releases.reference.drafters import drafter
+from runners.releases.reference.drafts import Drafted
 from runners.releases.reference.served import Judged, Teacher
 from runners.sessions import padded
 from runners.sessions.afresh import Afresh, Texts
@@ -242,8 +243,8 @@ class Served:
         prompted = serving.prompt_logprobs(self.wire.sent)
         moved = {name_of(*place): each.states_off(states.get(name_of(*place), ())) for place, each in judged.items()}
         distances = off(way.rounds, lengths, {name_of(*place): each.logits for place, each in judged.items()})
-        drafted = drafts_of(way.rounds)
         reported = {name: serving.counts(self.wire.sent, name) for name in COUNTS}
+        drafted = self._judgeable(drafts_of(way.rounds), lengths, reported["retraction_counts"])
         kept = states_off(way.rounds, lengths, {name_of(*place): each.kept for place, each in judged.items()})
         for number, step in enumerate(case.steps):
             places = [(number, row) for row in range(len(step.requests))]
@@ -283,6 +284,19 @@ class Served:
         ]
         watch.see(number, Recorded.SERVED, "drafts", rows([apart for apart, _ in behind], np.float64))
         watch.see(number, Recorded.SERVED, "drafts_noise", np.array([noise for _, noise in behind]))
+
+    def _judgeable(
+        self, drafted: Mapping[str, Sequence[Drafted]], lengths: Mapping[str, int], retracted: Mapping[str, int]
+    ) -> Mapping[str, Sequence[Drafted]]:
+        """Without drafts of later layers where others than a request's own last rounds have made their KV rows: another
+        request, several chunks, or a prefill behind a retraction."""
+        if not serving.is_layered(self.scheduler):
+            return drafted
+        cached = serving.counts(self.wire.sent, "cached_tokens")
+        chunk = self.setup.chunk or max(lengths.values(), default=0)
+        whole = {rid for rid, length in lengths.items() if length <= chunk}
+        whole -= {rid for rid in whole if cached.get(rid) or retracted.get(rid)}
+        return {rid: each if rid in whole else [drafts.first() for drafts in each] for rid, each in drafted.items()}
 
     def _end_all(self) -> None:
         """Abort what would not end, so that the next case begins on an idle scheduler."""

@@ -106,7 +106,10 @@ class Experts:
         )
 
     def run(self, by: Rounding, x: torch.Tensor) -> torch.Tensor:
-        """x: [samples, tokens, hidden]. Not a number for tokens whose experts rounding may have chosen otherwise."""
+        """x: [samples, tokens, hidden]. Not a number for tokens whose experts rounding may have chosen otherwise; of
+        experts that add nothing, as with the weights of rounds, any may be chosen."""
+        if not self.down.any():
+            return self.shared.run(by, x)
         routed = op.sigmoid(by, op.linear(by, x, self.router))
         chosen, sure = largest_set(by.rounded(routed + self.bias), self.count)
         shares = routed.gather(-1, chosen.expand(len(x), *chosen.shape))

@@ -12,8 +12,8 @@ from repro.cases.runner_facts import IN_BLOCKS
 from runners.releases.options import algorithms
 from runners.releases.options.blocks import mask_token
 from runners.releases.reference.blocks import Blocks
-from runners.releases.reference.drafts import Branching, Drafter
-from runners.releases.reference.models import read
+from runners.releases.reference.drafts import Branching, Drafter, Layered
+from runners.releases.reference.models import read_whole
 
 
 def drafter(setup: Setup, target: Any, drafts: Sequence[Any]) -> Drafter | str:
@@ -22,14 +22,15 @@ def drafter(setup: Setup, target: Any, drafts: Sequence[Any]) -> Drafter | str:
         return Blocks.of(drafts[0], target, setup.vocab_size, mask_token(setup.vocab_size))
     if setup.rejection:
         return "drafts are drawn at random"
-    if len(drafts) > 1:
-        return "each layer drafts"
-    model = read(drafts[0], algorithms.draft_vocab(setup))
-    if model is None:
+    models = [read_whole(draft, algorithms.draft_vocab(setup)) for draft in drafts]
+    known = [model for model in models if model is not None]
+    if len(known) < len(models):
         return f"there is no reference for {type(drafts[0]).__name__}"
+    if len(known) > 1:
+        return Layered(models=known)
     hot = setup.algorithm == "EAGLE3"
     return Branching(
-        model=model,
+        model=known[0],
         topk=setup.topk,
         steps=setup.num_steps if setup.topk > 1 else 0,
         named=torch.from_numpy(algorithms.hot_tokens(setup)) if hot else torch.arange(setup.vocab_size),

@@ -1,7 +1,8 @@
 """Drafts in float64: the chains and trees that a draft model grows behind the text of each round.
 
-The draft model goes over the text once, each of its rows made of a token and of the target's hidden state of the token
-before it, and then along the branches that were drafted, those of all rounds together.
+A draft model goes over the text once, each of its rows made of a token and of the target's hidden state of the token
+before it; then along the branches that were drafted, those of all rounds together, unless a model of its own drafts
+each token.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class Drafted:
     start: int
     tokens: Sequence[int]
     parents: Sequence[int]
+
+    def first(self) -> Drafted:
+        """The root and the draft behind it."""
+        return Drafted(start=self.start, tokens=self.tokens[:2], parents=self.parents[:2])
 
 
 class Drafter(Protocol):
@@ -159,6 +164,46 @@ class Branching:
             children = behind[0].topk(topk + 1, dim=-1).indices
             levels.append(_Level(scores=scores, behind=behind, children=children, origins=origins, sure=sure))
         return levels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layered:
+    """Draft models that draft a token each. Each goes over the rows of the one before, moved up by a token: at the end
+    of what a round has, by what was drafted. No later round makes these rows again (_draft_extend_for_decode of
+    multi_layer_eagle_worker_v2.py)."""
+
+    models: Sequence[Model]
+
+    def behind(
+        self, by: Rounding, text: Ints, hidden: torch.Tensor, drafted: Sequence[Drafted]
+    ) -> tuple[list[float], float]:
+        chains = [each for each in drafted if each.start <= hidden.shape[1]]
+        if not chains:
+            return [], 0.0
+        places, starts = torch.arange(hidden.shape[1]), torch.tensor([chain.start for chain in chains])
+        apart, noise = list[float](), 0.0
+        for number in range(min(len(self.models), *(len(chain.tokens) - 1 for chain in chains))):
+            tokens = Tokens(ids=_moved_up(text, chains, number), positions=places, hidden=hidden)
+            logits, _ = self.models[number](by, tokens, _Kept().attending(by, _causal(places)))
+            logits = logits[:, starts - 1]
+            noise = max(noise, float((logits[1:] - logits[0]).abs().amax()))
+            ids = torch.tensor([chain.tokens[number + 1] for chain in chains])
+            known = (ids >= 0) & (ids < logits.shape[2])
+            behind = logits[0].amax(dim=1) - logits[0].gather(1, ids.where(known, 0)[:, None])[:, 0]
+            apart += behind.where(known, math.inf).tolist()
+        return apart, noise
+
+
+def _moved_up(text: Ints, chains: Sequence[Drafted], number: int) -> torch.Tensor:
+    """The tokens of a model's rows, the first model's being 0; known to as many places as there are."""
+    ids = torch.from_numpy(text)[1 + number :]
+    ids = torch.cat((ids, ids.new_zeros(number)))
+    first = 0
+    for chain in sorted(chains, key=lambda chain: chain.start):
+        for place in range(max(first, chain.start - number), chain.start):
+            ids[place] = max(0, chain.tokens[place + 1 + number - chain.start])
+        first = chain.start
+    return ids
 
 
 def _causal(places: torch.Tensor) -> Sees:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,7 +151,26 @@ def _heads(layer: Any) -> Heads:
 
 def target(model: Any, vocab: int) -> Model:
     """Qwen3NextForCausalLM."""
-    ends, last = Ends.of(model, vocab), _norm(model.model.norm)
+    ends = Ends.of(model, vocab)
+    return _behind(ends.embedded, model, ends)
+
+
+def next_token(model: Any, vocab: int) -> Model:
+    """Qwen3NextForCausalLMMTP: embedding and hidden states are normed before they are joined."""
+    ends, joined = Ends.of(model, vocab), weight(model.fc)
+    norms = _norm(model.pre_fc_norm_embedding), _norm(model.pre_fc_norm_hidden)
+
+    def first(by: Rounding, tokens: Tokens) -> torch.Tensor:
+        assert tokens.hidden is not None
+        pairs = zip(norms, (ends.embedded(by, tokens), tokens.hidden), strict=True)
+        return op.linear(by, torch.cat([norm.run(by, each) for norm, each in pairs], dim=-1), joined)
+
+    return _behind(first, model, ends)
+
+
+def _behind(first: Callable[[Rounding, Tokens], torch.Tensor], model: Any, ends: Ends) -> Model:
+    """The layers of a model, and what is behind them. first: makes what they are given."""
+    last = _norm(model.model.norm)
     stack = [
         (
             _norm(layer.input_layernorm),
@@ -162,7 +182,7 @@ def target(model: Any, vocab: int) -> Model:
     ]
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
-        x = ends.embedded(by, tokens)
+        x = first(by, tokens)
         for number, (before, mixer, between, feed) in enumerate(stack):
             y = before.run(by, x)
             if isinstance(mixer, DeltaRule):

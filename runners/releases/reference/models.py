@@ -27,6 +27,7 @@ MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
 # Models whose states are not kept, or whose caches are not read: of them only whole texts are known.
 OF_WHOLE_TEXTS: Mapping[str, Callable[[Any, int], Model]] = {
     "Qwen3NextForCausalLM": gdn.target,
+    "Qwen3NextForCausalLMMTP": gdn.next_token,
     "Gemma4ForCausalLM": gemma4.target,
 }
 

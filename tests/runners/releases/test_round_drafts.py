@@ -14,28 +14,32 @@ import torch
 from oracles import logits
 from oracles.catalogue import judge_all
 from repro.cases.case import Case
+from repro.cases.families import GDN
 from repro.cases.release_list import NEWEST
 from repro.traces.finding import Status
 from repro.traces.trace import Array, Trace
 from runners.processes.pool import Pool
-from runners.releases.reference.drafts import Branching, Drafted
+from runners.releases.reference.drafts import Branching, Drafted, Layered
 from runners.releases.reference.llama import Attend, Result, Tokens
 from runners.releases.reference.rounding import Rounding
 from tests.builders.only_verdict import only
 from tests.runners.releases.test_round import CHAIN, HAPPENING, STEPS, TREE
+from tests.runners.releases.test_round_layers import LAYERS
 from tests.runners.releases.test_round_plants import Plant, assert_seen
 
 DRAFTED = ((logits.ORACLE, logits.DRAFTED),)
 WORKER, UTILS = "sglang/srt/speculative/eagle_worker_v2.py", "sglang/srt/speculative/spec_utils.py"
 MOVED = replace(CHAIN, disagreement=30)
 SETUPS = {
-    "a chain": MOVED,
+    "a chain": replace(MOVED, radix=True),
     "a tree": replace(TREE, disagreement=100),
     "EAGLE3, a tree": replace(TREE, algorithm="EAGLE3", disagreement=30, vocab_size=200),
     "STANDALONE, a tree": replace(TREE, algorithm="STANDALONE", disagreement=30),
     "NEXTN, a chain": replace(MOVED, algorithm="NEXTN"),
     "sliding layers, chunks": replace(MOVED, window=7, swa=True, chunk=16),
     "both numbers of steps": replace(MOVED, adaptive=1),
+    "Qwen3-Next, a tree": replace(TREE, family=GDN, dtype="float16", disagreement=30),
+    "a layer for each draft": replace(LAYERS, radix=True, page_size=4),
     "a tree in half precision": replace(TREE, dtype="float16", head_dim=64, backend="flashinfer", disagreement=30),
 }
 
@@ -48,7 +52,7 @@ def _drafts(trace: Trace) -> list[Array]:
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", SETUPS)
 def test_drafts_are_the_models(name: str, newest: Pool) -> None:
-    case = Case(setup=SETUPS[name], steps=HAPPENING if name == "a chain" else STEPS)
+    case = Case(setup=SETUPS[name], steps=HAPPENING if SETUPS[name].radix else STEPS)
     trace = newest.run(case)
     assert only(logits.judge, case, trace).status is Status.PASS, judge_all(case, trace)
     known = sum(int((~np.isnan(each)).sum()) for each in _drafts(trace))
@@ -177,6 +181,27 @@ PLANTS = {
         seen_by=DRAFTED,
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("drafts", "shares"),
+    [
+        # Behind 1, 3 (.4) is the likeliest, and behind 3 is 2 (.4); then behind 0 is 1, and behind 1 is 3.
+        ((3, 2, 1, 3), [1, 1, 1, 1]),
+        ((4, 3, 1, 3), [0.75, 1, 1, 1]),
+        ((3, 0, 1, 9), [1, 0.75, 1, 0]),
+    ],
+)
+def test_each_layer_is_judged_behind_the_drafts_of_those_before(drafts: Sequence[int], shares: list[float]) -> None:
+    chains = [Drafted(start=start, tokens=tokens, parents=(-1, 0, 1)) for start, tokens in _chains(drafts)]
+    by = Rounding(torch.float32, on_gpu=False, seed=1, samples=2)
+    drafter = Layered(models=(_of_mind, _of_mind))
+    apart, _ = drafter.behind(by, np.array([4, 1, 2, 0, 1]), torch.zeros(3, 4, 1).double(), chains)
+    assert [round(math.exp(-apart[place]), 6) for place in (0, 2, 1, 3)] == shares
+
+
+def _chains(drafts: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+    return [(1, (1, *drafts[:2])), (3, (0, *drafts[2:]))]
 
 
 # Seen by the same comparison as the other ones.
