@@ -36,6 +36,7 @@ SETUPS = {
     "EAGLE3, a tree": replace(TREE, algorithm="EAGLE3", disagreement=30, vocab_size=200),
     "STANDALONE, a tree": replace(TREE, algorithm="STANDALONE", disagreement=30),
     "NEXTN, a chain": replace(MOVED, algorithm="NEXTN"),
+    "drawn at random, as cold as requests": replace(MOVED, rejection=True),
     "sliding layers, chunks": replace(MOVED, window=7, swa=True, chunk=16),
     "both numbers of steps": replace(MOVED, adaptive=1),
     "Qwen3-Next, a tree": replace(TREE, family=GDN, dtype="float16", disagreement=30),
