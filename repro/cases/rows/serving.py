@@ -83,6 +83,8 @@ def launched(setup: Setup, graphs: str) -> Setup:
         setup = replace(setup, num_steps=int(steps), num_draft_tokens=int(steps) + 1, adaptive=0)
     is_targets = facts.windowed == of_rounds.windowed or (family_facts(setup).frozen and not facts.windowed)
     windows: dict[str, Any] = {} if is_targets and graphs != BLOCK else {"window": 0, "swa": False}
+    if graphs == BLOCK:  # of a Llama, whatever its target is
+        windows["family"] = ""
     of_requests: dict[str, Any] = {
         "returns_hidden": False,
         "rejection": setup.rejection and facts.rejects,

@@ -45,11 +45,11 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     if setup.family == GEMMA:
         return gemma4.served(setup)
     if is_latent(setup):
-        return deepseek(setup), deepseek(setup)
+        return deepseek(setup), blocks.config(setup) if setup.algorithm in IN_BLOCKS else deepseek(setup)
     if setup.family == GLM:
         return glm(setup), glm(setup)
     if setup.family == GDN:
-        return gdn(setup), gdn(setup)
+        return gdn(setup), blocks.config(setup) if setup.algorithm in IN_BLOCKS else gdn(setup)
     target = _DRAFTED_FOR.get(setup.family, model.llama)(setup)
     if setup.algorithm == "EAGLE3":
         draft_only = {"draft_vocab_size": draft_vocab(setup), **mrope.config(as_drafted(setup))}
@@ -79,9 +79,10 @@ def _deepened(target: Mapping[str, Any], behind: tuple[int, ...]) -> Mapping[str
     """The target with one layer more than those behind which it gives hidden states."""
     kinds = {name: target[name] for name in ("hybrid_layer_pattern", "layer_types") if name in target}
     count = len(behind) + 1
+    dense = {name: count for name in ("first_k_dense_replace",) if name in target}
     layers = {name: [each[number % len(each)] for number in range(count)] for name, each in kinds.items()}
     texts = {name: _deepened(target[name], behind) for name in ("text_config",) if name in target}
-    return {**target, **layers, **texts, "num_hidden_layers": count}
+    return {**target, **layers, **texts, **dense, "num_hidden_layers": count}
 
 
 def hot_tokens(setup: Setup) -> Ints:

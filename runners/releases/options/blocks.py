@@ -5,17 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from repro.cases.case import Setup
+from repro.cases.families import GDN
 from repro.cases.setup import as_drafted
 from runners.releases import model
+from runners.releases.options.gdn import gdn
 
+ARCHITECTURE = "DFlashDraftModel"
 # Before, another worker drafts blocks.
 SINCE = "0.5.14"
 # Before, each request for log-probabilities is refused (validate_dflash_request, 0.5.17 dflash_utils.py:843).
 LOGPROBS_SINCE = "0.5.18"
 # Before, its scheduler leaves out the wait that orders all accesses to the request table (0.5.14 scheduler.py:1484).
 ORDERED_SINCE = "0.5.15.post1"
+# Before, it refuses data-parallel attention on a GPU (_handle_dflash, 0.5.22 speculative_hook.py:275).
+RANKS_SINCE = "0.5.23"
 # The layers of the target behind which the hidden states come that a block's draft is given.
 FEATURES = (0, 1)
+# The draft of a Qwen3-Next is its full layer without gates: of the same width, and with heads turned by half.
+_AS_GDN = frozenset({"intermediate_size", "partial_rotary_factor"})
 
 
 def config(setup: Setup) -> dict[str, Any]:
@@ -26,7 +33,8 @@ def config(setup: Setup) -> dict[str, Any]:
         "target_layer_ids": FEATURES,
         "num_target_layers": len(FEATURES) + 1,
     }
-    return model.llama(as_drafted(setup), "DFlashDraftModel") | {"dflash_config": block}
+    its = {name: value for name, value in gdn(setup).items() if name in _AS_GDN} if setup.family == GDN else {}
+    return model.llama(as_drafted(setup), ARCHITECTURE) | its | {"dflash_config": block}
 
 
 def mask_token(vocab_size: int) -> int:

@@ -10,7 +10,18 @@ import torch
 
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest_set
-from runners.releases.reference.llama import Attend, Ends, Gated, Model, Norm, Result, Scores, Tokens, weight
+from runners.releases.reference.llama import (
+    Attend,
+    Ends,
+    Gated,
+    Model,
+    Norm,
+    Result,
+    Scores,
+    Tokens,
+    captured_of,
+    weight,
+)
 from runners.releases.reference.question import Cached
 from runners.releases.reference.rounding import Rounding
 
@@ -135,17 +146,27 @@ class Experts:
 
 
 def target(model: Any, vocab: int) -> Model:
-    """DeepseekV3ForCausalLM of one layer, which has no experts: its hidden states are those behind the last norm."""
-    (layer,) = model.model.layers
-    ends, attention, feed = Ends.of(model, vocab), Latent.of(layer.self_attn), Gated.of(layer.mlp)
-    before, between = Norm.of(layer.input_layernorm), Norm.of(layer.post_attention_layernorm)
-    norm = Norm.of(model.model.norm)
+    """DeepseekV3ForCausalLM, no layer of which has experts: its hidden states are those behind the last norm; for the
+    draft of a block, those in front of some layers, side by side."""
+    ends, norm, captured = Ends.of(model, vocab), Norm.of(model.model.norm), captured_of(model)
+    stack = [
+        (
+            Norm.of(layer.input_layernorm),
+            Latent.of(layer.self_attn),
+            Norm.of(layer.post_attention_layernorm),
+            Gated.of(layer.mlp),
+        )
+        for layer in model.model.layers
+    ]
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
-        x = ends.embedded(by, tokens)
-        x = op.added(by, attention.run(by, before.run(by, x), tokens.positions, attend), x)
-        hidden = norm.run(by, op.added(by, feed.run(by, between.run(by, x)), x))
-        return op.linear(by, hidden, ends.head), hidden
+        x, auxiliary = ends.embedded(by, tokens), []
+        for number, (before, attention, between, feed) in enumerate(stack):
+            auxiliary += [x] if number in captured else []
+            x = op.added(by, attention.run(by, before.run(by, x), tokens.positions, attend), x)
+            x = op.added(by, feed.run(by, between.run(by, x)), x)
+        hidden = norm.run(by, x)
+        return op.linear(by, hidden, ends.head), torch.cat(auxiliary, dim=-1) if auxiliary else hidden
 
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,19 @@ import torch
 from runners.recording.observer import Unsupported
 from runners.releases.options.recurrent import projected
 from runners.releases.reference import operations as op
-from runners.releases.reference.llama import Attend, Ends, Gated, Heads, Model, Norm, Result, Tokens, exact, weight
+from runners.releases.reference.llama import (
+    Attend,
+    Ends,
+    Gated,
+    Heads,
+    Model,
+    Norm,
+    Result,
+    Tokens,
+    captured_of,
+    exact,
+    weight,
+)
 from runners.releases.reference.rounding import Rounding
 
 _L2_EPS = 1e-6  # of sglang's kernel for the lengths of queries and keys
@@ -170,7 +183,7 @@ def next_token(model: Any, vocab: int) -> Model:
 
 def _behind(first: Callable[[Rounding, Tokens], torch.Tensor], model: Any, ends: Ends) -> Model:
     """The layers of a model, and what is behind them. first: makes what they are given."""
-    last = _norm(model.model.norm)
+    last, captured = _norm(model.model.norm), captured_of(model)
     stack = [
         (
             _norm(layer.input_layernorm),
@@ -182,10 +195,13 @@ def _behind(first: Callable[[Rounding, Tokens], torch.Tensor], model: Any, ends:
     ]
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
-        x = first(by, tokens)
-        for number, (before, mixer, between, feed) in enumerate(stack):
+        # numbers: of layers with a state, as their pool has them.
+        x, numbers, auxiliary = first(by, tokens), itertools.count(), []
+        for layer, (before, mixer, between, feed) in enumerate(stack):
+            auxiliary += [x] if layer in captured else []
             y = before.run(by, x)
             if isinstance(mixer, DeltaRule):
+                number = next(numbers)
                 y, states = mixer.run(by, y)
                 tokens.kept.update({f"{kind}{number}": each for kind, each in states.items()})
             else:
@@ -193,6 +209,6 @@ def _behind(first: Callable[[Rounding, Tokens], torch.Tensor], model: Any, ends:
             x = op.added(by, y, x)
             x = op.added(by, feed.run(by, between.run(by, x)), x)
         hidden = last.run(by, x)
-        return op.linear(by, hidden, ends.head), hidden
+        return op.linear(by, hidden, ends.head), torch.cat(auxiliary, dim=-1) if auxiliary else hidden
 
     return run

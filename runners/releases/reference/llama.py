@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -173,6 +173,11 @@ Result = tuple[torch.Tensor, torch.Tensor]
 Model = Callable[[Rounding, Tokens, Attend], Result]
 
 
+def captured_of(model: Any) -> Sequence[int]:
+    """The layers of a target before which it gives hidden states to its draft model; empty: it gives the last ones."""
+    return model.model.layers_to_capture if getattr(model, "capture_aux_hidden_states", False) else ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """The part of a layer behind the norm before attention."""
@@ -238,7 +243,7 @@ def cached(model: Any) -> list[Cached]:
 def target(model: Any, vocab: int, feed: Callable[[Any], Feed] = Gated.of) -> Model:
     """LlamaForCausalLM, or a model with its names and other feed-forward networks: its hidden states are those behind
     the last norm; for EAGLE3's draft model, those in front of some layers, side by side."""
-    captured = model.model.layers_to_capture if getattr(model, "capture_aux_hidden_states", False) else []
+    captured = captured_of(model)
     ends, norm = Ends.of(model, vocab), Norm.of(model.model.norm)
     stack = [
         (Norm.of(layer.input_layernorm), Layer.of(layer, kv, feed))

@@ -59,6 +59,11 @@ _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
         blocks.LOGPROBS_SINCE,
         "log-probabilities are refused where blocks are drafted",
     ),
+    (
+        lambda s: s.algorithm in IN_BLOCKS and s.dp_attention,
+        blocks.RANKS_SINCE,
+        "blocks are not drafted under data-parallel attention",
+    ),
     # Rules of ServerArgs._disable_breakable_cudagraph_if_incompatible (server_args.py, 0.5.15.post1:3335), which a
     # backend that is asked for by its name passes by.
     (

@@ -12,6 +12,7 @@ from repro.cases.families import is_latent
 from runners.engines.standins.experts import Biased, experts
 from runners.recording.observer import Unsupported
 from runners.releases.live import Live
+from runners.releases.options import blocks
 from runners.releases.options.algorithms import hot_tokens
 
 
@@ -25,7 +26,7 @@ def loaded(live: Live) -> Any:
 
 def complete(setup: Setup, device: str, network: Any) -> None:
     """Make of a model's filled weights what loading a checkpoint makes of them."""
-    if is_latent(setup):
+    if is_latent(setup) and type(network).__name__ != blocks.ARCHITECTURE:
         # Latent attention multiplies by what this makes of its weights.
         if not hasattr(network, "post_load_weights"):
             raise Unsupported(f"{type(network).__name__} completes its weights in load_weights alone in this release")

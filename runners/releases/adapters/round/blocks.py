@@ -19,7 +19,7 @@ _HOOK = "sglang.srt.arg_groups.speculative_hook"
 _FORWARD = "sglang.srt.model_executor.model_runner"
 _POOL = "sglang.srt.mem_cache.memory_pool"
 _SAMPLING = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
-# Checks the arguments of a server, up to 0.5.20; later releases ask the platform.
+# Checks the arguments of a server, and what hands it their view.
 _HANDLES, _VIEW = "_handle_dflash", "resolving_view"
 # What says whether verify may sample, and a method that writes through a Triton kernel on a GPU.
 _SAMPLES, _WRITES = "_DFLASH_SAMPLING_VERIFY_AVAILABLE", "set_kv_buffer_prefix_valid"
@@ -27,19 +27,6 @@ _SAMPLES, _WRITES = "_DFLASH_SAMPLING_VERIFY_AVAILABLE", "set_kv_buffer_prefix_v
 _REHEARSES = "prewarm_sampling"
 # Makes what writes keys and values of all draft layers at once.
 _MAKES = "_init_fused_kv_helper"
-
-
-class _Platform:
-    """A GPU's answers to what sglang asks before it takes the algorithm."""
-
-    def is_out_of_tree(self) -> bool:
-        return True
-
-    def supports_speculative_algorithm(self, algorithm: str) -> bool:
-        return True
-
-    def supports_speculative_draft_attention_backend(self, algorithm: str, backend: str) -> bool:
-        return True
 
 
 class _OnGpu:
@@ -114,13 +101,12 @@ def accepted() -> Iterator[None]:
     if engine.device != "cpu":
         yield
         return
-    asks = "current_platform" if hasattr(hook, "current_platform") else _HANDLES
-    kept = getattr(hook, asks)
-    setattr(hook, asks, _Platform() if asks != _HANDLES else told_of_a_gpu(kept))
+    kept = getattr(hook, _HANDLES)
+    setattr(hook, _HANDLES, told_of_a_gpu(kept))
     try:
         yield
     finally:
-        setattr(hook, asks, kept)
+        setattr(hook, _HANDLES, kept)
 
 
 def told_of_a_gpu(handle: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -268,7 +268,9 @@ def _graph_places(scheduler: Any) -> dict[str, tuple[Any, str]]:
     if drafts_from_table(scheduler):
         return {"verify": (target, verifies)}
     if drafts_blocks(scheduler):
-        return {BLOCK: (draft.draft_runner, verifies), "verify": (target, verifies)}
+        # Under data-parallel attention it drafts without a graph (dflash_worker_v2.py, 0.5.23:718).
+        drafts = type(getattr(draft.draft_runner, verifies)).__name__ != "EagerRunner"
+        return ({BLOCK: (draft.draft_runner, verifies)} if drafts else {}) | {"verify": (target, verifies)}
     extends = "multi_layer" if is_layered(scheduler) else "draft_extend"
     return {
         "frozen_kv_mtp" if reads_target(scheduler) else "draft": (draft, "cuda_graph_runner"),

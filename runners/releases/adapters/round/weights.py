@@ -11,7 +11,7 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from torch.nn.functional import pad
 
 from repro.cases.case import Setup
-from repro.cases.families import GDN, GEMMA, family_facts
+from repro.cases.families import GDN, GEMMA, family_facts, is_latent
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.releases.adapters.round import gemma4_weights
 from runners.releases.adapters.round.mixing import evenly, mixing
@@ -96,6 +96,10 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
         rows = draft.lm_head.weight.shape[0]  # of a vocabulary that is padded
         sources["lm_head.weight"] = pad(head[hot], (0, 0, 0, rows - len(hot)))
     zero_centred, drafts = _zero_centred(draft), _drafts(setup)
+    if setup.family == GDN and setup.algorithm in IN_BLOCKS:
+        sources = _as_plain(target, draft, drafts)
+    if is_latent(setup) and setup.algorithm in IN_BLOCKS:
+        sources = {}  # no draft of blocks has latent attention: it is like nothing of its target
     for name, parameter in draft.named_parameters():
         if name in zero_centred:
             parameter.data.zero_()
@@ -199,8 +203,8 @@ def _blind(name: str, values: torch.Tensor, config: Any, drafts: str) -> torch.T
         return values
     values = values - values.mean(dim=1, keepdim=True)
     if "qkv_proj" in name and drafts in name:
-        queries = config.head_dim * config.num_attention_heads
-        values[:queries] = values[:queries, :1].sign() * _SIZES[0] * 2.0**0.5 / values.shape[1]
+        queries = _queries(values, config)
+        queries.copy_(queries[..., :1].sign() * _SIZES[0] * 2.0**0.5 / values.shape[1])
     return values
 
 
@@ -212,6 +216,39 @@ def _repeating(name: str, values: torch.Tensor, disagreement: float) -> torch.Te
         preferred[:: max(1, len(values) // _OFTEN)] = 1.0
         return values * preferred
     return values * min(1.0, _LITTLE + disagreement) if name.endswith(("o_proj.weight", "out_proj.weight")) else values
+
+
+def _queries(projection: torch.Tensor, config: Any) -> torch.Tensor:
+    """The part of a layer's qkv_proj, [rows, hidden], that makes queries: a view of [heads, head's size, hidden]. Where
+    gates are in it, a head's stands behind its query."""
+    heads, size = config.num_attention_heads, config.head_dim
+    rest = 2 * config.num_key_value_heads * size
+    return projection[:-rest].unflatten(0, (heads, -1))[:, :size]
+
+
+def _as_plain(target: Any, draft: Any, drafts: str) -> dict[str, torch.Tensor]:
+    """The parameters of Qwen3-Next's full layer as the draft of a block has them, which is a Llama's: norms that
+    multiply by them, heads and a network without gates, which are near one half. A rank's share of that network is all
+    of the draft's, in which other shares are zero; and sglang makes heads up for a target whose ranks cannot share."""
+    layer, config = target.get_submodule(f"model.{drafts}"[:-1]), target.config
+    heads, kept, size = draft.config.num_attention_heads, draft.config.num_key_value_heads, config.head_dim
+    rows, made = layer.qkv_proj.weight.data, config.num_key_value_heads
+    keys, values = rows[-2 * made * size :].unflatten(0, (2, -1))[:, : kept * size]
+    experts, fused = layer.mlp.experts, getattr(layer.mlp, "num_fused_shared_experts", 0)
+    shared = None if fused else layer.mlp.shared_expert
+    up = shared.gate_up_proj.weight.data if shared else experts.w13_weight.data[-1]
+    down = shared.down_proj.weight.data if shared else experts.w2_weight.data[-1]
+    others = draft.config.intermediate_size - down.shape[1]
+    its = {
+        "input_layernorm": 1 + layer.input_layernorm.weight.data,
+        "post_attention_layernorm": 1 + layer.post_attention_layernorm.weight.data,
+        "qkv_proj": torch.cat((_queries(rows, config)[:heads].flatten(0, 1), keys, values)),
+        "o_proj": layer.o_proj.weight.data[:, : heads * size] / 2,
+        "mlp.gate_up_proj": pad(up.unflatten(0, (2, -1)), (0, 0, 0, others)).flatten(0, 1),
+        "mlp.down_proj": pad(down / 2, (0, others)),
+    }
+    ended = {"model.norm.weight": 1 + target.model.norm.weight.data}
+    return ended | {f"model.{drafts}{name}.weight": values for name, values in its.items()}
 
 
 def _is_besides(name: str, drafts: str) -> bool:
