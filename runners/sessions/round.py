@@ -122,6 +122,8 @@ class Served:
     def run(self, case: Case, watch: Watch) -> None:
         prompts = [[prompt(self.setup, r.data, r.seq_len) for r in step.requests] for step in case.steps]
         self._images = images_of(case, serving.embeddings(self.scheduler)) if self.setup.images else {}
+        for (number, row), image in self._images.items():
+            image.stand_in(prompts[number][row], self.setup.vocab_size)
         for number, texts in enumerate(prompts):
             watch.see(number, Recorded.INPUT, "seq_lens", np.array([len(text) for text in texts]))
             watch.see(number, Recorded.INPUT, "prompts", rows(texts))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from repro.cases.case import Case, Setup
+from repro.cases.layout import Ints
 from repro.cases.payload import integers
 from repro.cases.rows.serving import brings_image
 from runners.releases.options.mrope import AXES
@@ -46,6 +47,11 @@ class Image:
     def delta(self) -> int:
         """The distance of text behind it from its place."""
         return max(self.rows, self.columns) - self.rows * self.columns
+
+    def stand_in(self, prompt: Ints, vocabulary: int) -> None:
+        """Write into a prompt what stands for the image: the vocabulary's last token, of which sglang gives the
+        log-probability where it has numbers beyond it (schedule_batch.py, 0.5.13:2076, 0.5.23:3054)."""
+        prompt[self.first : self.first + self.rows * self.columns] = vocabulary - 1
 
     def brought(self, prompt: list[int]) -> Any:
         """The image as a request of this prompt brings it. sglang changes and keeps it, so that each needs its own."""
