@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Setup, Step, accepted_max
 from repro.cases.families import FAMILY_FACTS, fitted
-from repro.cases.runner_facts import IN_BLOCKS, LATENT, RUNNER_FACTS, TOY
+from repro.cases.runner_facts import IN_BLOCKS, LATENT, RUNNER_FACTS, TOY, WITHOUT_STEPS
 
 # Two requests, then one in the same bucket: every buffer is filled, staged and padded, and stale state would show.
 _BATCHES = (((1, 5), (2, 9)), ((3, 6),))
@@ -70,11 +70,11 @@ def _of_families() -> tuple[Job, ...]:
 
 def _case(runner: str, backend: str, algorithm: str, family: str = "", *, one_graph: bool = False) -> Case:
     facts, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
-    in_blocks = algorithm in IN_BLOCKS  # of a block's length, in one step
-    num_steps = 3 if facts.speculative and not in_blocks else 1
+    stepless = algorithm in WITHOUT_STEPS  # of any number of tokens
+    num_steps = 3 if facts.speculative and not stepless else 1
     # With branches only where all releases have them.
     topk = 2 if facts.trees or (facts.speculative and facts.branches and not facts.branches_since) else 1
-    if kernels.chains or in_blocks or (family and backend in FAMILY_FACTS[family].chains):
+    if kernels.chains or algorithm in IN_BLOCKS or (family and backend in FAMILY_FACTS[family].chains):
         topk = 1
     setup = Setup(
         runner=runner,
@@ -84,7 +84,7 @@ def _case(runner: str, backend: str, algorithm: str, family: str = "", *, one_gr
         one_graph=one_graph,
         topk=topk,
         num_steps=num_steps,
-        num_draft_tokens=4 if topk > 1 or in_blocks else num_steps + 1,
+        num_draft_tokens=4 if topk > 1 or stepless else num_steps + 1,
         capture_bs=_BUCKETS,
         slots=_SLOTS,
         # Branches move rows only where there are pages.

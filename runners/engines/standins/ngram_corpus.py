@@ -113,6 +113,9 @@ class Corpus:
         self.library.corpus_synchronize(self._native)
 
     def reset(self) -> None:
+        """Behind what is still on its way into the table, which its thread puts there before or after a reset on a
+        host with more to do."""
+        self.synchronize()
         self.library.corpus_reset(self._native)
 
 
