@@ -100,7 +100,7 @@ def test_each_aim_has_a_setup(row: Row) -> None:
 def test_an_aim_that_no_setup_has_ends_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = next(row for row in ROWS if row.aim)
+    row = next(row for row in ROWS if "deepseek_v32" in row.aim)  # which rounds drive over fa3 alone
     monkeypatch.setattr("fuzz.commands.recall.load", lambda: (replace(row, backend="flashinfer"),))
     assert main(["recall"]) == ExitCode.ERROR
     (line,) = capsys.readouterr().err.splitlines()
