@@ -13,7 +13,7 @@ from repro.cases import codec
 from repro.cases.case import ENGINES, engine_refuses
 from repro.cases.release_list import ADAPTED, has_runner
 from repro.cases.releases import expected
-from repro.cases.runner_facts import IN_BLOCKS
+from repro.cases.runner_facts import WITHOUT_STEPS
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from runners.targets.mended import counts_as
@@ -46,7 +46,14 @@ def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None
     # An expectation of a release that cannot drive the runner fails there, and `make test` drives no such release.
     lacking = [release for release in ADAPTED if release not in having]
     assert not [release for release in lacking if expected(seed.about, release) is not None]
-    later = setup.adaptive, setup.rejection, setup.swa, setup.family, setup.prefill_max_bs, setup.algorithm in IN_BLOCKS
+    later = (
+        setup.adaptive,
+        setup.rejection,
+        setup.swa,
+        setup.family,
+        setup.prefill_max_bs,
+        setup.algorithm in WITHOUT_STEPS,
+    )
     if any(later):  # none in the oldest
         outcomes = dict(itertools.dropwhile(lambda each: each[1] is None, outcomes.items()))
     assert None not in outcomes.values(), outcomes
