@@ -54,7 +54,7 @@ POSTED = [
     ("SGLANG_ENABLE_SPEC_V2=1 sglang serve --host 0.0.0.0 --port 30000 --page-size 1", "decode page_size=1"),
     (
         SERVER + "--speculative-algorithm NGRAM --speculative-num-draft-tokens 16",
-        "speculative_algorithm=NGRAM: not driven",
+        "round algorithm=NGRAM num_draft_tokens=16",
     ),
     (SERVER + "--speculative-algorithm STANDALONE", "round algorithm=STANDALONE"),
     (SERVER + EAGLE + "--speculative-eagle-topk 16", "speculative_eagle_topk=16: outside 1..10"),
