@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
 import weakref
@@ -15,6 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+from runners.recording.observer import Unsupported
 
 # Of sglang's sources the one that binds the others to TVM's FFI, instead of which there are these functions. Since
 # 0.5.17 the others are in namespace sglang.
@@ -139,7 +142,7 @@ def _count(number: int) -> ctypes.c_int64:
 
 
 def _loaded(files: Sequence[Path]) -> Any:
-    """The compiled corpus, which is kept under a name of all that it is made of."""
+    """The compiled corpus, which is kept under a name of all that it is made of. Unsupported."""
     sources = [file for file in files if file.name != _BINDING]
     whole = [*sources, *sorted(sources[0].parent.glob("*.h"))]
     key = hashlib.sha256("".join([_FUNCTIONS, *_FLAGS, *(file.read_text() for file in whole)]).encode()).hexdigest()
@@ -153,6 +156,8 @@ def _loaded(files: Sequence[Path]) -> Any:
 
 
 def _build(sources: Sequence[Path], built: Path) -> None:
+    if shutil.which("g++") is None:
+        raise Unsupported("g++, which compiles NGRAM's table, is not installed")
     built.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=built.parent) as folder:
         functions, made = Path(folder, "functions.cpp"), Path(folder, built.name)
