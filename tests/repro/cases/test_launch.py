@@ -17,11 +17,11 @@ from repro.cases import codec
 from repro.cases.case import Case, Setup
 from repro.cases.codec import case_to_json
 from repro.cases.families import DSA
-from repro.cases.launch import command, flags, setup_of
+from repro.cases.launch import BREADTH, command, flags, setup_of
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from repro.cases.release_list import NEWEST
-from repro.cases.runner_facts import RUNNER_FACTS, TOY
+from repro.cases.runner_facts import FROM_TABLE, RUNNER_FACTS, TOY
 from repro.cases.server_args import BadOption, arguments
 from repro.upstream.fixes import SEEDS
 from tests.builders.sglang_parser import read
@@ -80,7 +80,8 @@ def test_the_newest_release_takes_every_command_and_reads_the_same_values() -> N
         assert bool(values["enable_deterministic_inference"]) == setup.deterministic
         assert values["kv_cache_dtype"] == (setup.kv_dtype or "auto")
         if "--speculative-algorithm" in words(setup):
-            drafted = (values["speculative_eagle_topk"], values["speculative_num_draft_tokens"])
+            breadth = BREADTH if setup.algorithm in FROM_TABLE else "speculative_eagle_topk"
+            drafted = (values[breadth], values["speculative_num_draft_tokens"])
             assert drafted == (setup.topk, setup.num_draft_tokens)
         if "--cuda-graph-bs-decode" in words(setup):
             assert values["cuda_graph_bs_decode"] == list(setup.capture_bs)
@@ -92,7 +93,13 @@ def words(setup: Setup) -> list[str]:
 
 def test_a_printed_command_can_be_aimed_at() -> None:
     known = {"model_path", "speculative_draft_model_path", "tp_size", "dp_size", "device", "enable_torch_compile"}
-    known |= {"enable_multi_layer_eagle", "enable_dp_lm_head", "disable_cuda_graph", "json_model_override_args"}
+    known |= {
+        BREADTH,
+        "enable_multi_layer_eagle",
+        "enable_dp_lm_head",
+        "disable_cuda_graph",
+        "json_model_override_args",
+    }
     for setup in STORED:
         if setup.runner in ("cpu_decode", "kv_move"):
             continue
