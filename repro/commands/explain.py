@@ -181,8 +181,8 @@ def _seed_of(probe: str) -> str:
 
 
 def _distance(issue: Issue, setup: Setup, verdict: Verdict) -> int:
-    oracle = f"{setup.runner}/{setup.backend} {verdict.oracle}"
-    by_oracle = oracle in {text.partition(": ")[0] for text in issue.explains}
+    oracles = {f"{runner}/{setup.backend} {verdict.oracle}" for runner in (setup.runner, verdict.runner)}
+    by_oracle = not oracles.isdisjoint(text.partition(": ")[0] for text in issue.explains)
     return 0 if issue.names(setup, verdict) else 1 if by_oracle else 2
 
 

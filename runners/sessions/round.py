@@ -290,8 +290,8 @@ class Served:
     def _judgeable(
         self, drafted: Mapping[str, Sequence[Drafted]], lengths: Mapping[str, int], retracted: Mapping[str, int]
     ) -> Mapping[str, Sequence[Drafted]]:
-        """Without drafts of later layers where others than a request's own last rounds have made their KV rows: another
-        request, several chunks, or a prefill behind a retraction."""
+        """Drop drafts of later layers where their KV rows come of another request,
+        several chunks, or a prefill behind a retraction."""
         if not serving.is_layered(self.scheduler):
             return drafted
         cached = serving.counts(self.wire.sent, "cached_tokens")

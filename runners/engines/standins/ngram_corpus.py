@@ -80,7 +80,7 @@ _KEPT = "TVM_FFI_CACHE_DIR"
 
 
 class Corpus:
-    """In the place of tvm_ffi.Object, below sglang's class of the table. Tensors are on the host, as its own are."""
+    """Replaces tvm_ffi.Object, the base of sglang's class of the table. Tensors are on the host, as its own are."""
 
     __slots__ = ("__weakref__", "_native")
     library: Any = None
@@ -116,8 +116,7 @@ class Corpus:
         self.library.corpus_synchronize(self._native)
 
     def reset(self) -> None:
-        """Behind what is still on its way into the table, which its thread puts there before or after a reset on a
-        host with more to do."""
+        """Wait for pending inserts, then empty the table: its thread would insert them before or after the reset."""
         self.synchronize()
         self.library.corpus_reset(self._native)
 

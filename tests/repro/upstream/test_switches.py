@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,10 @@ from repro.cases import codec
 from repro.cases.case import Case, Request, Step, Target, problems
 from repro.cases.codec import Seed
 from repro.cases.release_list import NEWEST
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.bisect import wanted_of
 from repro.commands.explain import _stored, known_patches
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import Status, Verdict, fingerprint
 from repro.traces.trace import End, Termination, Trace
 from repro.upstream.edits import Edit
 from repro.upstream.explain import Row, Runs, State, conclusion, failure_of, runs_of, summary, try_all, try_patches
@@ -284,12 +286,15 @@ def test_the_patch_of_a_seed_is_tried_whatever_the_file_is_called() -> None:
     for name in seeds:
         seed = codec.read(SEEDS / f"{name}.json")
         setup, failure = seed.case.setup, wanted_of(seed)
-        verdict = replace(
-            FAILED, oracle=failure.oracle, where=failure.where, runner=setup.runner, backend=setup.backend
-        )
+        # In rounds a launch is judged as one of the runner whose graph it is of, which the fingerprint knows.
+        wrong = re.match(r"step -?\d+ (.+?)\[", str(seed.about.get("cell", "")))
+        named = (failure.oracle, failure.where, wrong[1] if wrong else "")
+        runners = (setup.runner, *RUNNER_FACTS[setup.runner].launches)
+        runner = next(name for name in runners if fingerprint(name, setup.backend, *named) == seed.about["fingerprint"])
+        verdict = replace(FAILED, oracle=failure.oracle, where=failure.where, runner=runner, backend=setup.backend)
         subject = Subject(case=seed.case, target=target, failure=failure, step=0, counts_as=NEWEST)
         tried = [patch.name for patch in known_patches(Path("mine.json"), subject, verdict, used)]
-        assert name in tried[:6], (name, tried)
+        assert name in tried[:5], (name, tried)
 
 
 @pytest.mark.slow

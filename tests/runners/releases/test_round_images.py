@@ -85,7 +85,7 @@ def test_a_verify_has_no_draft_model() -> None:
     ],
 )
 def test_a_server_that_is_not_driven_is_refused(changes: dict[str, object], words: str) -> None:
-    setup: Any = replace(SEEING, **changes)  # type: ignore[arg-type]  # any field
+    setup: Any = replace(SEEING, **changes)  # type: ignore[arg-type]  # the values of any field
     assert any(words in problem for problem in problems(Case(setup=setup, steps=STEPS)))
 
 

@@ -95,21 +95,22 @@ def typed() -> Iterator[None]:
 
 
 @contextmanager
-def accepted() -> Iterator[None]:
-    """While entered, arguments of a server for a CPU may have the algorithm, which is for GPUs."""
+def accepted(handles: str = _HANDLES) -> Iterator[None]:
+    """While entered, arguments of a server for a CPU may have the algorithm that sglang's function `handles` checks,
+    which is for GPUs."""
     hook: Any = importlib.import_module(_HOOK)
     if engine.device != "cpu":
         yield
         return
-    kept = getattr(hook, _HANDLES)
-    setattr(hook, _HANDLES, told_of_a_gpu(kept))
+    kept = getattr(hook, handles)
+    setattr(hook, handles, _told_of_a_gpu(kept))
     try:
         yield
     finally:
-        setattr(hook, _HANDLES, kept)
+        setattr(hook, handles, kept)
 
 
-def told_of_a_gpu(handle: Callable[[Any], None]) -> Callable[[Any], None]:
+def _told_of_a_gpu(handle: Callable[[Any], None]) -> Callable[[Any], None]:
     """The same check of a server's arguments, of a server on a GPU."""
     hook: Any = importlib.import_module(_HOOK)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ import torch
 
 from runners.engines.active import engine
 from runners.engines.standins import native_imports, ngram_corpus
-from runners.releases.adapters.round.blocks import told_of_a_gpu
+from runners.releases.adapters.round import blocks
 
 # The folder of sglang's kernels that are compiled when they are asked for, since 0.5.17 and before; and the class of
 # the table, likewise.
 _KERNELS = ("sglang.kernels.jit.utils", "sglang.jit_kernel.utils")
 _TABLE = ("sglang.kernels.ops.speculative.ngram_corpus", "sglang.jit_kernel.ngram_corpus")
-_HOOK, _HANDLES = "sglang.srt.arg_groups.speculative_hook", "_handle_ngram"
 _WORKER = "sglang.srt.speculative.ngram_worker"
 # Gives tokens and mask of the trees that the table drafts for a batch.
 _DRAFTS = "_prepare_draft_tokens"
@@ -51,19 +50,9 @@ def _is_there(name: str) -> bool:
         return False
 
 
-@contextmanager
-def accepted() -> Iterator[None]:
+def accepted() -> AbstractContextManager[None]:
     """While entered, arguments of a server for a CPU may have the algorithm, which up to 0.5.15 is for GPUs."""
-    if engine.device != "cpu":
-        yield
-        return
-    hook: Any = importlib.import_module(_HOOK)
-    handler = getattr(hook, _HANDLES)
-    setattr(hook, _HANDLES, told_of_a_gpu(handler))
-    try:
-        yield
-    finally:
-        setattr(hook, _HANDLES, handler)
+    return blocks.accepted("_handle_ngram")
 
 
 @contextmanager
