@@ -235,7 +235,7 @@ def _completed(
         "head_dim": min(dim for dim in kernels.drawn_head_dims if dim > above),
         "window": OPTION["window"].smallest["window"] if fixed.get("swa") or family.sliding else 0,
         "swa": family.sliding,
-        "page_size": family.page_size or 1,
+        "page_size": family.page_size or min(kernels.page_sizes, default=1),
         "logprobs": fixed.get("logprob_start_len", plain("logprob_start_len")) != plain("logprob_start_len"),
     }
     setup = Setup(**(values | fixed))

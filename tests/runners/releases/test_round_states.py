@@ -32,6 +32,8 @@ LONG = (
     Step(requests=(Request(slot=1, seq_len=90, data=1, further=4),)),
     Step(requests=(Request(slot=1, seq_len=100, data=1, further=9), Request(slot=2, seq_len=70, data=2)), wait=9),
 )
+# The tree cache shares the draft's rows, of which the next drafts are (docs/findings/round-states-share-draft-rows).
+SHARED = {(kv_rows.ORACLE, f"{kv_rows.OF_DRAFT} {kv_rows.CACHED}"), (logits.ORACLE, logits.DRAFTED)}
 POOL, RUNNER = "sglang/srt/mem_cache/memory_pool.py", "sglang/srt/model_executor/model_runner.py"
 DEFERRED = "ModelRunner._maybe_execute_deferred_mamba_cow_and_clear"
 PLANTS = {
@@ -109,8 +111,7 @@ def test_texts_and_states_are_the_targets(name: str, newest: Pool) -> None:
     trace = newest.run(case)
     verdicts = judge_all(case, trace)
     wrong = {(verdict.oracle, verdict.where) for verdict in verdicts if verdict.status is Status.FAIL}
-    # The tree cache shares the draft's rows (docs/findings/round-states-share-draft-rows).
-    assert wrong <= ({(kv_rows.ORACLE, f"{kv_rows.OF_DRAFT} {kv_rows.CACHED}")} if setup.radix else set()), verdicts
+    assert wrong <= (SHARED if setup.radix else set()), verdicts
     assert np.isfinite(trace.path(0, "served")["state_temporal0"]).any(), "no state was judged"
     assert (int(trace.facts["cached tokens"]) > 0) == setup.radix
 
