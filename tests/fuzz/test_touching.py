@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fuzz.__main__ import main
-from fuzz.check.plan import Item, directed
+from fuzz.check.plan import directed
 from fuzz.check.touched import Change
-from fuzz.commands import touching
 from fuzz.touching import WHOLE, changed, reaches, ways
 from repro.cases.case import Setup, Target
 from repro.cases.release_list import NEWEST
@@ -85,29 +83,16 @@ def branch(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_overlay(sglang_path(Target(NEWEST, "emulated")), what, [edit], tmp_path_factory.mktemp("branch")))
 
 
-def few(runner: str, backend: str) -> tuple[Item, list[Item], list[Item]]:
-    """The plain setup, one with ranks and one other: each costs seconds to trace."""
-    simplest, kinds, _ = directed(runner, backend)
-    ranks = [item for item in kinds if item.setup.dp_attention]
-    return simplest, [*ranks[:1], *[item for item in kinds if item not in ranks][:1]], []
-
-
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize(
-    ("aim", "traced"),
-    [
-        pytest.param(["--touching", DRAFT], few, id="touching"),
-        pytest.param(["--touching", DRAFT], directed, id="touching, all kinds", marks=pytest.mark.exhaustive),
-        # The campaign that the others come to by themselves.
-        pytest.param(["--with", "enable_dp_attention"], directed, id="with", marks=pytest.mark.exhaustive),
-    ],
+    "aim",
+    # The second is the campaign that the first comes to by itself.
+    [["--touching", DRAFT], ["--with", "enable_dp_attention"]],
+    ids=["touching", "with"],
 )
-def test_a_count_of_the_raw_batch_is_found_within_150_cases(
-    aim: list[str], traced: Any, branch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_count_of_the_raw_batch_is_found_within_150_cases(aim: list[str], branch: str, tmp_path: Path) -> None:
     """The change of a user's report that a campaign of 129 cases without an aim did not find."""
-    monkeypatch.setattr(touching, "directed", traced)
     record = tmp_path / "record.json"
     words = ["run", *aim, "--target", f"{branch}@emulated", "--runner", "draft", "--backend", "triton", "--seed", "1"]
     limits = ["--cases", "150", "--stop-at-first", "--confirm", "1", "--shrink-runs", "1"]

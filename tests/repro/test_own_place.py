@@ -121,7 +121,7 @@ def test_a_shrink_beside_another_one_says_where_it_writes(tmp_path: Path, capsys
     assert (tmp_path / "a-2.small.json").exists() and not (tmp_path / "a.small.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_eight_campaigns_started_at_once_from_one_folder_all_end_well(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "fuzz", "run", "--target", "clean/toy", "--cases", "12"]
     environment = os.environ | {"PYTHONPATH": in_front(PROJECT)}

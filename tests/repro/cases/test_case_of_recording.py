@@ -197,7 +197,7 @@ def test_a_runner_that_lacks_the_servers_algorithm_has_its_own(tmp_path: Path) -
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_a_crash_in_rounds_becomes_a_case_that_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two requests run well; the third one makes padding, whose line is planted to fail."""

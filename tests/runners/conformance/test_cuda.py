@@ -164,7 +164,14 @@ def test_a_crash_is_a_failure_with_a_name_and_costs_one_case(way: str, cuda_targ
 
 
 @pytest.mark.emulated("0.5.13")
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "device assert"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(way, marks=pytest.mark.exhaustive if way == "hang" else ())
+        for way in WAYS
+        if way != "device assert"
+    ],
+)
 def test_the_same_without_a_gpu(way: str, tmp_path: Path) -> None:
     """So that the tests above are known to work before a GPU is at hand."""
     with dying_pool(Target("0.5.13", "emulated"), tmp_path) as pool:

@@ -39,6 +39,7 @@ def differences(plain: Results, ours: Results) -> list[str]:
     return [f"{name}: {plain.get(name)} but {ours.get(name)}" for name in names if plain.get(name) != ours.get(name)]
 
 
+@pytest.mark.exhaustive
 def test_every_operation_gives_the_same_bits(tmp_path: Path) -> None:
     plain, ours = both(tmp_path, {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": in_front(PROJECT)})
     different = differences(plain, ours)

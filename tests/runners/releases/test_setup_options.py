@@ -270,6 +270,7 @@ def test_the_newest_release_turns_away_what_its_graphs_have_no_hidden_states_for
     assert bucket.judge(case, trace).status is Status.PASS
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.13")
 def test_states_that_a_release_stands() -> None:
     """A window, no lengths on the host, and eager between two graphs: nothing fails but for known issues, and all of it
