@@ -34,8 +34,7 @@ def summary(done: Campaign) -> list[str]:
     if done.lines:
         ran, every = lines_run([done])
         lines.append(f"  lines of sglang: {ran:,} of {every:,} in {counted(len(done.lines), 'file')}")
-    if unknown := done.facts.get("reference"):
-        lines.append(f"  reference: {unknown}")
+    lines += [f"  {name}: {done.facts[name]}" for name in ("reference", "drafts") if name in done.facts]
     # Each run of triage opens a session of its own: a campaign may be over before the last of them is.
     unconfirmed = [f"{finding.oracle} {finding.fingerprint}" for finding in done.findings if not finding.tried]
     if unconfirmed:

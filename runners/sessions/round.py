@@ -264,7 +264,8 @@ class Served:
             self._see_drafts(watch, number, [judged.get(place) for place in places], drafted)
             for name, each in kept.items():
                 watch.see(number, Recorded.SERVED, name, rows([each.get(rid, ()) for rid in names], np.float64))
-        watch.fact("drafts", f"not judged: {self.unjudged}" if self.unjudged else "judged")
+        if self.unjudged:
+            watch.fact("drafts", f"not judged, as {self.unjudged}")
         watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
         watch.fact("cached tokens", str(sum(serving.counts(self.wire.sent, "cached_tokens").values())))

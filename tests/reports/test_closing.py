@@ -1,10 +1,11 @@
-"""The last lines of a hunt."""
+"""The last lines of a hunt, and those of a campaign."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+from reports.campaign import summary
 from reports.closing import closing
 from repro.ledger.known import load
 from repro.traces.campaign import CampaignFinding
@@ -33,3 +34,9 @@ def test_what_was_not_confirmed_is_told_from_what_did_not_come_back() -> None:
     assert head.startswith("0 failures found")
     gone_for_good = "1 seen once and never again in a fresh process"
     assert unsure == f"{gone_for_good}; 1 seen once and not tried again, as the time was up"
+
+
+def test_a_campaign_says_at_its_end_what_no_reference_judged() -> None:
+    facts = {"reference": "knows nothing of states", "drafts": "not judged, as no model drafts", "release": "0.5.13"}
+    done = replace(campaign(BUGGY, ()), facts=facts)
+    assert summary(done)[1:3] == ["  reference: knows nothing of states", "  drafts: not judged, as no model drafts"]
