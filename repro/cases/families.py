@@ -26,7 +26,7 @@ class FamilyFacts:
     made of Llama's classes. sliding: whether it has sliding layers with KV slots of their own, so that its setups have
     a window and such a pool. hidden_sizes, dtypes: those that are drawn; where empty, all that other models draw.
     own_drafts: whether a layer of its own drafts for it, and not a Llama, whose sizes may be others. page_size: the one
-    that its backend has, in tokens; 0: any. prefills_halves: whether it prefills in half precision alone.
+    that its backend has, in tokens; 0: any. prefills_halves: whether rounds are driven in half precision alone.
     eager_prefills: whether its prefills are driven without graphs alone. layered: whether a layer makes each of its
     drafts (enable_multi_layer_eagle). frozen: whether its draft model reads the target's KV cache and has none of its
     own (FROZEN_KV_MTP). sees: whether it has positions in three dimensions, and takes images. model_paths: a pattern of
@@ -173,8 +173,11 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
     GPT_OSS: FamilyFacts(
         what="gpt-oss: attention with sinks, a sliding and a full layer, experts with biases; a Llama drafts for it",
         # sglang has it over neither flashinfer nor, as a target that drafts, anything but a Llama.
-        backends=dict.fromkeys(("decode", "verify"), ("triton", "fa3")),
+        backends=dict.fromkeys(("decode", "verify", "round"), ("triton", "fa3")),
         algorithms=("EAGLE", "EAGLE3"),
+        dtypes=("float16", "bfloat16", "float32"),
+        # Experts round to halves (fused_moe.py), which rows of a KV cache in float32 show.
+        prefills_halves=True,
         sliding=True,
         model_paths=r"gpt-oss",
     ),

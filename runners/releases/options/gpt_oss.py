@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from repro.cases.case import Setup
+from repro.cases.runner_facts import RUNNER_FACTS
 from runners.releases import model
+
+_EXPERTS, _CHOSEN = 4, 2
 
 
 def gpt_oss(setup: Setup) -> dict[str, Any]:
-    """The configuration of the target."""
+    """The configuration of the target. In rounds each token goes to all experts: a choice that rounding turns would be
+    one of another text."""
     return model.dimensions(setup) | {
         "architectures": ["GptOssForCausalLM"],
         "model_type": "gpt_oss",
@@ -19,8 +23,8 @@ def gpt_oss(setup: Setup) -> dict[str, Any]:
         "sliding_window": setup.window + 1,
         # A multiple of what sglang pads it to on a CPU.
         "intermediate_size": 64,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
+        "num_local_experts": _EXPERTS,
+        "num_experts_per_tok": _EXPERTS if RUNNER_FACTS[setup.runner].serves else _CHOSEN,
         "swiglu_limit": 7.0,
         "head_dim": setup.head_dim,
         "attention_bias": True,

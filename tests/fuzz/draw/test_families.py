@@ -9,7 +9,7 @@ import pytest
 
 from fuzz.draw.aim import aim_of_values
 from fuzz.draw.covering import rows
-from fuzz.draw.rounds import SHORT_ROUNDS, examples, round_setup
+from fuzz.draw.rounds import FAMILY_ROUNDS, SHORT_ROUNDS, examples, round_setup
 from fuzz.draw.states import is_drawn
 from fuzz.draw.strategies import setups
 from fuzz.draw.swarm import EVERYTHING, LONG, SMALL, WIDE, Swarm
@@ -106,11 +106,12 @@ def test_only_what_other_models_had_is_fitted() -> None:
 
 @pytest.mark.parametrize(("runner", "backend"), dict.fromkeys((runner, backend) for _, runner, backend in PAIRS))
 def test_ordinary_campaigns_meet_every_family(runner: str, backend: str) -> None:
-    first = [round_setup(1, number, runner, backend)[1] for number in range(SHORT_ROUNDS)]
+    count = max(SHORT_ROUNDS, FAMILY_ROUNDS * len(families(runner, backend)))
+    first = [round_setup(1, number, runner, backend)[1] for number in range(count)]
     assert not any(map(setup_problems, first)) and all(map(is_drawn, first))
     assert all(map(is_taken, latent_of(first)))
     assert {setup.family for setup in first} == {"", *families(runner, backend)}
-    assert sum(setup.family != "" for setup in first) * 4 == SHORT_ROUNDS
+    assert sum(setup.family != "" for setup in first) * FAMILY_ROUNDS == count
 
 
 def test_families_leave_all_other_rounds_their_states() -> None:

@@ -11,7 +11,7 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from torch.nn.functional import pad
 
 from repro.cases.case import Setup
-from repro.cases.families import GDN, GEMMA, family_facts, is_latent
+from repro.cases.families import GDN, GEMMA, GPT_OSS, family_facts, is_latent
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.releases.adapters.round import gemma4_weights
 from runners.releases.adapters.round.mixing import evenly, mixing
@@ -67,6 +67,8 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
     zero_centred, drafts = _zero_centred(target), _drafts(setup)
     for name, parameter in _read(target).items():
         values = _of_target(name, parameter, config)
+        if setup.family == GPT_OSS:
+            values = _of_experts(name, values)
         if name in zero_centred or (name.endswith("qkv_proj.bias") and family_facts(setup).sees):  # its draft has none
             values = torch.zeros_like(values)
         if _is_besides(name, drafts):
@@ -106,6 +108,8 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
             continue
         its = f"{number}.{name}" if number else name.replace("layers.0.", drafts)
         values = _of_draft(its, parameter, sources, disagreement * (_LITTLE if setup.algorithm in IN_BLOCKS else 1.0))
+        if setup.family == GPT_OSS and name.endswith("down_proj.weight"):
+            values = torch.zeros_like(values)
         if name.endswith(_NORMS) and setup.algorithm in IN_BLOCKS:  # the target has none
             values = values * _SIZES[name.endswith(_NORMS[1])]
         if setup.algorithm == "STANDALONE" and "embed" in name:  # nothing else is joined to the token
@@ -181,6 +185,14 @@ def _shared_alone(name: str, parameter: torch.Tensor, chosen: int) -> torch.Tens
     shared = values[chosen:]
     shared.copy_(evenly(name, tuple(shared.shape)) / shared.shape[-1] ** 0.5)
     return values
+
+
+def _of_experts(name: str, values: torch.Tensor) -> torch.Tensor:
+    """The weights of gpt-oss, whose draft has neither biases nor experts: of these, who all are chosen, each adds a
+    little."""
+    if name.endswith("bias"):
+        return torch.zeros_like(values)
+    return _LITTLE * mixing(name, tuple(values.shape)) if name.endswith("w2_weight") else values
 
 
 def _nearly_draft(name: str, values: torch.Tensor, hot: Any) -> torch.Tensor:
