@@ -88,6 +88,7 @@ OF_SETUPS = {
     "NEXTN": _of_setups(lambda setup: setup.algorithm == "NEXTN"),
     "STANDALONE": _of_setups(lambda setup: setup.algorithm == "STANDALONE"),
     "DFLASH": _of_setups(lambda setup: setup.algorithm == "DFLASH"),
+    "DSPARK": _of_setups(lambda setup: setup.algorithm == "DSPARK"),
     "NGRAM": _of_setups(lambda setup: setup.algorithm == "NGRAM"),
     **{option.state: _of_option(option) for option in OPTIONS if option.state and not option.by_step},
 }

@@ -46,7 +46,7 @@ class Sized(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exemption:
     """One row. oracle, value: who lets which buffer, field or attribute pass. runners, backends: where; empty is
-    anywhere. family, algorithm: of which models, and of which drafts; empty: any. since, until: the first and the last
+    anywhere. family, algorithms: of which models, and of which drafts; empty: any. since, until: the first and the last
     release; empty is no limit.
     within: the half-open range that the value must lie in all the same; None: any. stale: whether it may be what an
     earlier batch left, which is counted. because: sglang's file and function, and what makes it harmless."""
@@ -57,7 +57,7 @@ class Exemption:
     runners: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
     family: str = ""
-    algorithm: str = ""
+    algorithms: tuple[str, ...] = ()
     since: str = ""
     until: str = ""
     within: Callable[[Sized], tuple[float, float]] | None = None
@@ -85,7 +85,7 @@ def exempted(oracle: str, setup: Sized, release: str) -> Mapping[str, Exemption]
     return {
         value: row
         for value, row in rows.items()
-        if row.family in ("", setup.family) and row.algorithm in ("", setup.algorithm)
+        if row.family in ("", setup.family) and setup.algorithm in (row.algorithms or (setup.algorithm,))
     }
 
 
@@ -117,10 +117,11 @@ def _tokens_of_all(setup: Sized) -> tuple[float, float]:
 
 
 def _reserved_blocks(setup: Sized) -> tuple[float, float]:
-    """The distance of a length on the host from the device's."""
-    return 0, RESERVED_BLOCKS * setup.num_draft_tokens + setup.page_size
+    """The distance of a length on the host from the device's. A block of DSPARK has a token less than its verify."""
+    return 0, RESERVED_BLOCKS * (setup.num_draft_tokens + (setup.algorithm == "DSPARK")) + setup.page_size
 
 
+_BLOCKS = ("DFLASH", "DSPARK")
 _TARGETS = ("decode", "verify", "cpu_decode")
 # What padded rows of input buffers may hold instead of a neutral value.
 _PADDED = (
@@ -282,7 +283,7 @@ _PLANNED = (
             oracle="planned",
             value=value,
             runners=("verify",),
-            algorithm="DFLASH",
+            algorithms=_BLOCKS,
             since="0.5.14",
             within=_reserved_blocks,
             because="DFlashDraftInputV2.prepare_for_decode (speculative/dflash_info_v2.py, 0.5.23:149) makes lengths "
@@ -335,7 +336,7 @@ _LENGTHS = (
         oracle="extents",
         value="spec_info.",
         runners=("verify",),
-        algorithm="DFLASH",
+        algorithms=_BLOCKS,
         since="0.5.14",
         because="make_draft_block_spec_info (speculative/draft_worker_common.py, 0.5.23:133) makes one of tensors "
         "without entries for the drafts of all blocks: a draft takes tokens and positions from its batch.",

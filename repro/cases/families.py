@@ -78,7 +78,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         },
         # It refuses more than one branch, and so does every server that verifies over it.
         chains=frozenset({"flashinfer"}),
-        algorithms=("EAGLE", "NEXTN", "DFLASH"),
+        algorithms=("EAGLE", "NEXTN", "DFLASH", "DSPARK"),
         own_drafts=True,
         latent=True,
         # Sizes that sglang's kernel in front of the draft's layer takes on a GPU (fused_eh_norm, since 0.5.15.post1:
@@ -101,7 +101,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         what="Qwen3-Next: layers of gated delta rule (GDN), whose state lies beside the KV cache, and full ones; their "
         "next-token layer, which has no state, as the draft model",
         backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend", "round"), ("triton", "flashinfer", "fa3")),
-        algorithms=("EAGLE", "NEXTN", "DFLASH", "NGRAM"),
+        algorithms=("EAGLE", "NEXTN", "DFLASH", "NGRAM", "DSPARK"),
         own_drafts=True,
         recurrent=True,
         # Triton's interpreter lacks bfloat16, and recurrent layers run on Triton over every backend.
@@ -202,7 +202,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "Kimi-Linear in verify": "sglang's model has no `get_embed_and_head`, which every draft worker asks it for",
     "recurrent layers with a replayed ring or a unified pool": "not tried",
     "gpt-oss over flashinfer": "sglang has no such server",
-    "DSPARK": "no adapter drives its worker",
+    "DSPARK's drafts of DeepSeek-V4 and MiniMax-M3": "no configuration",
 }
 
 

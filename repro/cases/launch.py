@@ -32,6 +32,8 @@ _HEADS = "--enable-dp-lm-head"  # each rank of rounds has the whole vocabulary
 OVERRIDES = "json_model_override_args"
 # The breadth of trees from a table, of which sglang makes the number of branches.
 BREADTH = "speculative_ngram_max_bfs_breadth"
+# The length of DSPARK's blocks without their first token.
+BLOCK_SIZE = "speculative_dspark_block_size"
 # Options that are printed at their default, too.
 _ALWAYS = frozenset({"backend", "dtype", "page_size", "context_len"})
 
@@ -96,7 +98,7 @@ def opened(arguments: Iterable[Argument]) -> list[Argument]:
     every: list[Argument] = []
     for argument in arguments:
         if argument.name != OVERRIDES:
-            every.append(argument)
+            every.append(_with_first(argument))
             continue
         try:
             model = json.loads(argument.value) if isinstance(argument.value, str) else argument.value
@@ -104,6 +106,13 @@ def opened(arguments: Iterable[Argument]) -> list[Argument]:
         except (ValueError, AttributeError, RecursionError) as error:
             raise BadOption(f"{argument.place}: no JSON object") from error
     return every
+
+
+def _with_first(argument: Argument) -> Argument:
+    """The tokens of a verify where the argument is a block's length without its first token."""
+    if argument.name != BLOCK_SIZE or not str(argument.value).isdigit():
+        return argument
+    return Argument(OPTION["num_draft_tokens"].name, type(argument.value)(int(argument.value) + 1), argument.place)
 
 
 def _name(option: Option, setup: Setup) -> str:

@@ -24,9 +24,12 @@ _FROZEN = ("seq_lens", "req_pool_indices", "positions", "bonus_tokens", "hidden_
 
 ALL_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
 # Those whose workers are not EAGLE's, by name: rounds alone have them.
-OF_OTHER_WORKERS = ("STANDALONE", "DFLASH", "NGRAM")
+OF_OTHER_WORKERS = ("STANDALONE", "DFLASH", "NGRAM", "DSPARK")
 # Those that draft a whole block of tokens in one pass, so that there is one draft step whatever the block's length.
-IN_BLOCKS = frozenset({"DFLASH"})
+IN_BLOCKS = frozenset({"DFLASH", "DSPARK"})
+# Of these, one whose first token drafts, too, so that a block has a token less than its verify; each token of it is
+# chosen by the one before, through a Markov head.
+MARKOV = "DSPARK"
 # Those that draft from a table of n-grams, with no draft model: trees of any depth, of which topk is the most breadth.
 FROM_TABLE = frozenset({"NGRAM"})
 WITHOUT_STEPS = IN_BLOCKS | FROM_TABLE

@@ -269,7 +269,7 @@ class Launches:
             self._drafted = {}  # the next one may be drafted without a graph
         rows, slots = self.scheduler.req_to_token_pool.req_to_token, batch.req_pool_indices[::branches]
         self._see(Recorded.INPUT, "req_to_token", torch.cat((rows[:1], rows[slots.long()])))
-        if self.setup.dp_attention:
+        if stage.live.setup.dp_attention:
             self._see(Recorded.INPUT, ELSEWHERE, self.others.batch_size)
         self._given = _lengths(stage, batch)
         self.made[-1].hold()
@@ -288,7 +288,7 @@ class Launches:
             self.counts[stage.name, size["size"]] += 1
         for name, number in size.items():
             self._see(Recorded.LAUNCHED, name, number)
-        for name, counts in dp_ranks.gathered(stage.runner).items() if self.setup.dp_attention else ():
+        for name, counts in dp_ranks.gathered(stage.runner).items() if stage.live.setup.dp_attention else ():
             self._see(Recorded.GATHERED, name, counts)
         bs, raw_bs = stage.family.sizes(stage.runner)
         self._see(Recorded.LAUNCH, "bs", bs)

@@ -260,7 +260,7 @@ def test_saved_arguments_and_logs_mean_what_the_flags_mean(tmp_path: Path) -> No
     ("text", "refusal"),
     [
         ("--page-sise 4", "--page-sise: no such argument of sglang; did you mean page_size?"),
-        ("--speculative-algorithm DSPARK", "speculative_algorithm=DSPARK: not driven; known are EAGLE"),
+        ("--speculative-algorithm UNO", "speculative_algorithm=UNO: not driven; known are EAGLE"),
         ("--speculative-eagle-topk 400", "outside 1..10"),
         ('{"page_size": 4', "not JSON"),
         ("ServerArgs(page_size=4, x=", "cut, or not as sglang logs it"),

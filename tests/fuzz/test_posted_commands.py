@@ -56,6 +56,10 @@ POSTED = [
         SERVER + "--speculative-algorithm NGRAM --speculative-num-draft-tokens 16",
         "round algorithm=NGRAM num_draft_tokens=16",
     ),
+    (
+        SERVER + "--speculative-algorithm DSPARK --speculative-dspark-block-size 7",
+        "round algorithm=DSPARK num_draft_tokens=8",
+    ),
     (SERVER + "--speculative-algorithm STANDALONE", "round algorithm=STANDALONE"),
     (SERVER + EAGLE + "--speculative-eagle-topk 16", "speculative_eagle_topk=16: outside 1..10"),
     (

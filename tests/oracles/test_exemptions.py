@@ -69,7 +69,11 @@ def test_a_row_ends_with_its_releases(row: Exemption) -> None:
         is_late = bool(row.until) and order[release] > release_order(row.until)
         assert row.holds(runner, backend, release) is not (is_early or is_late), release
         setup = replace(
-            SETUP, runner=runner, backend=backend, family=row.family, algorithm=row.algorithm or SETUP.algorithm
+            SETUP,
+            runner=runner,
+            backend=backend,
+            family=row.family,
+            algorithm=next(iter(row.algorithms), SETUP.algorithm),
         )
         exemption = exempted(row.oracle, setup, release).get(row.value)
         assert (exemption == row) is not (is_early or is_late)
@@ -164,8 +168,13 @@ def trees_of_mamba2(runner: str, backend: str) -> Case:
 def in_rounds(row: Exemption) -> Case:
     """Blocks, or drafts of a layer each, some of which the target does not take."""
     family: dict[str, Any] = {"family": row.family, "num_steps": 3, "num_draft_tokens": 4, "capture_bs": (1, 2, 3, 4)}
-    blocks: dict[str, Any] = {"algorithm": row.algorithm, "num_steps": 1, "num_draft_tokens": 4, "overlap": True}
-    setup = setup_of("round", "triton", topk=1, disagreement=60, **(blocks if row.algorithm else family))
+    blocks: dict[str, Any] = {
+        "algorithm": "".join(row.algorithms[:1]),
+        "num_steps": 1,
+        "num_draft_tokens": 4,
+        "overlap": True,
+    }
+    setup = setup_of("round", "triton", topk=1, disagreement=60, **(blocks if row.algorithms else family))
     return Case(setup=setup, steps=STEPS)
 
 
@@ -182,7 +191,7 @@ OF_SESSIONS = {"staged", "unwatched"}
 
 
 def is_of_rounds(row: Exemption) -> bool:
-    return bool(row.algorithm) or "round" in row.runners
+    return bool(row.algorithms) or "round" in row.runners
 
 
 def is_dear(row: Exemption) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from repro.cases.families import family_facts
 from repro.cases.layout import pool_tokens, row_pages
 from repro.cases.option import HARNESS, Need, Option
-from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.runner_facts import MARKOV, RUNNER_FACTS
 from repro.cases.setup import Setup
 
 _SERVES = Need(lambda s, r, b: r.serves, "the {s.runner} runner has no scheduler")
@@ -59,6 +59,11 @@ def request_number(step: int, row: int) -> int:
     return step * _TOGETHER + row
 
 
+def block_tokens(setup: Setup) -> int:
+    """Tokens of a block, the first of which is known."""
+    return setup.num_draft_tokens - (setup.algorithm == MARKOV)
+
+
 def graph_name(runner: str, steps: int) -> str:
     """The name of a runner of an adaptive worker's graphs for so many draft steps."""
     return f"{runner}{_AT_STEPS}{steps}"
@@ -84,7 +89,9 @@ def launched(setup: Setup, graphs: str) -> Setup:
     is_targets = facts.windowed == of_rounds.windowed or (family_facts(setup).frozen and not facts.windowed)
     windows: dict[str, Any] = {} if is_targets and graphs != BLOCK else {"window": 0, "swa": False}
     if graphs == BLOCK:  # of a Llama, whatever its target is
-        windows["family"] = ""
+        windows |= {"family": "", "num_draft_tokens": block_tokens(setup)}
+        # A rank drafts by itself (_forward_is_dp_local, 0.5.23 decode_cuda_graph_runner.py:776).
+        windows["dp_attention"] = setup.dp_attention and setup.algorithm != MARKOV
     of_requests: dict[str, Any] = {
         "returns_hidden": False,
         "rejection": setup.rejection and facts.rejects,

@@ -1,4 +1,4 @@
-"""Draft models that draft a whole block of tokens in one pass, from hidden states of the target (DFLASH)."""
+"""Draft models that draft a whole block of tokens in one pass, from hidden states of the target (DFLASH, DSPARK)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from typing import Any
 
 from repro.cases.case import Setup
 from repro.cases.families import GDN
+from repro.cases.rows.serving import block_tokens
+from repro.cases.runner_facts import MARKOV
 from repro.cases.setup import as_drafted
 from runners.releases import model
 from runners.releases.options.gdn import gdn
 
-ARCHITECTURE = "DFlashDraftModel"
+ARCHITECTURES = {"DFLASH": "DFlashDraftModel", MARKOV: "Qwen3DSparkModel"}
 # Before, another worker drafts blocks.
 SINCE = "0.5.14"
+# DSPARK's is the first worker of its kind.
+MARKOV_SINCE = "0.5.16"
+# The width of a token's embedding in a Markov head.
+_RANK = 8
 # Before, each request for log-probabilities is refused (validate_dflash_request, 0.5.17 dflash_utils.py:843).
 LOGPROBS_SINCE = "0.5.18"
 # Before, its scheduler leaves out the wait that orders all accesses to the request table (0.5.14 scheduler.py:1484).
@@ -28,13 +34,15 @@ _AS_GDN = frozenset({"intermediate_size", "partial_rotary_factor"})
 def config(setup: Setup) -> dict[str, Any]:
     """The draft model's configuration: a Llama's layer with norms of its heads, neither embeddings nor a head."""
     block = {
-        "block_size": setup.num_draft_tokens,
+        "block_size": block_tokens(setup),
         "mask_token_id": mask_token(setup.vocab_size),
         "target_layer_ids": FEATURES,
         "num_target_layers": len(FEATURES) + 1,
     }
     its = {name: value for name, value in gdn(setup).items() if name in _AS_GDN} if setup.family == GDN else {}
-    return model.llama(as_drafted(setup), ARCHITECTURE) | its | {"dflash_config": block}
+    if setup.algorithm == MARKOV:
+        its |= {"markov_rank": _RANK, "markov_head_type": "vanilla"}
+    return model.llama(as_drafted(setup), ARCHITECTURES[setup.algorithm]) | its | {"dflash_config": block}
 
 
 def mask_token(vocab_size: int) -> int:

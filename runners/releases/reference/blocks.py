@@ -1,4 +1,5 @@
-"""The draft of a whole block (DFLASH) in float64: from the target's hidden states of all tokens before the block."""
+"""The draft of a whole block (DFLASH, DSPARK) in float64: from the target's hidden states of all tokens before the
+block."""
 
 from __future__ import annotations
 
@@ -15,11 +16,17 @@ from runners.releases.reference.drafts import Drafted
 from runners.releases.reference.llama import Ends, Layer, Norm, Scores, weight
 from runners.releases.reference.rounding import Rounding
 
+# Twenty times the temperature at which the coldest request's drafts are drawn (resolve_draft_params, 0.5.23
+# dspark_draft.py:152): what lies further behind comes once in 10 ** 8 draws.
+_DRAWN = 2e-4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
     """A draft model of one layer, which has the target's embeddings and head. joined, before: the projection of hidden
-    states, and the norm behind it. mask: the token in place of those that are to be drafted."""
+    states, and the norm behind it. mask: the token in place of those that are to be drafted. markov: by which the token
+    before chooses: its embeddings, [vocabulary, rank], and scores, [vocabulary, rank]; None: each token of the block
+    drafts itself, else each drafts the next one. drawn: how far behind the best one a token may lie that is drawn."""
 
     ends: Ends
     joined: torch.Tensor
@@ -28,11 +35,15 @@ class Blocks:
     layer: Layer
     last: Norm
     mask: int
+    markov: tuple[torch.Tensor, torch.Tensor] | None = None
+    drawn: float = 0.0
 
     @classmethod
-    def of(cls, draft: Any, target: Any, vocab: int, mask: int) -> Blocks:
-        """draft, target: sglang's DFlashDraftModel and LlamaForCausalLM. vocab: how many tokens it names."""
+    def of(cls, draft: Any, target: Any, vocab: int, mask: int, *, samples: bool) -> Blocks:
+        """draft, target: sglang's DFlashDraftModel and LlamaForCausalLM. vocab: how many tokens it names. samples: the
+        target does, so that a Markov head draws its drafts."""
         (only,) = draft.layers
+        head = getattr(draft, "markov_head", None)
         return cls(
             ends=Ends.of(target, vocab),
             joined=weight(draft.fc),
@@ -41,6 +52,8 @@ class Blocks:
             layer=Layer.of(only),
             last=Norm.of(draft.norm),
             mask=mask,
+            markov=(weight(head.markov_w1), weight(head.markov_w2)[:vocab]) if head is not None else None,
+            drawn=_DRAWN if samples and head is not None else 0.0,
         )
 
     def behind(
@@ -51,13 +64,13 @@ class Blocks:
         for block in drafted:
             if block.start <= hidden.shape[1]:
                 each, moved = self._behind(by, hidden[:, : block.start], block.tokens)
-                apart, noise = [*apart, *each], max(noise, moved)
+                apart, noise = [*apart, *each], max(noise, moved + self.drawn)
         return apart, noise
 
     def _behind(self, by: Rounding, hidden: torch.Tensor, block: Sequence[int]) -> tuple[list[float], float]:
         """hidden: of the target, [samples, tokens before the block, n]. block: its first token, and those that were
         drafted."""
-        start, size = hidden.shape[1], len(block)
+        start, size = hidden.shape[1], len(block) - (self.markov is not None)
         context = self.before.run(by, op.linear(by, hidden, self.joined))
         vocab = len(self.ends.head)
         tokens = torch.tensor(list(block))
@@ -82,7 +95,12 @@ class Blocks:
 
         residual = op.added(by, heads.run(by, x, positions, attend)[:, start:], embedded)
         residual = op.added(by, self.layer.feed.run(by, self.layer.between.run(by, residual)), residual)
-        logits = op.linear(by, self.last.run(by, residual), self.ends.head)[:, 1:]
+        logits = op.linear(by, self.last.run(by, residual), self.ends.head)
+        if self.markov is None:
+            logits = logits[:, 1:]
+        else:
+            before, scores = self.markov
+            logits = op.added(by, logits, op.linear(by, by.exact(before[chosen[:-1]]), scores))
         exact = logits[0]
         apart = exact.amax(dim=-1) - exact.gather(-1, chosen[1:, None])[:, 0]
         return apart.where(known[1:], math.inf).tolist(), float((logits[1:] - exact).abs().amax())

@@ -19,7 +19,8 @@ from runners.releases.reference.models import read_whole
 def drafter(setup: Setup, target: Any, drafts: Sequence[Any]) -> Drafter | str:
     """target, drafts: sglang's networks. A reason in words where nothing is known of what should be drafted."""
     if setup.algorithm in IN_BLOCKS:
-        return Blocks.of(drafts[0], target, setup.vocab_size, mask_token(setup.vocab_size))
+        mask = mask_token(setup.vocab_size)
+        return Blocks.of(drafts[0], target, setup.vocab_size, mask, samples=setup.sampled)
     if not drafts or setup.images:
         return "prompts bring images" if drafts else "no model drafts"
     models = [read_whole(draft, algorithms.draft_vocab(setup)) for draft in drafts]

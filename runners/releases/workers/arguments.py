@@ -16,7 +16,7 @@ from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from repro.cases.releases import release_order
-from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, RUNNER_FACTS
+from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases.backends import dsa as sparse
 from runners.releases.backends import flashinfer_mla
@@ -53,6 +53,7 @@ _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
         "rounds of recurrent models are not driven",
     ),
     (lambda s: s.algorithm in IN_BLOCKS, blocks.SINCE, "another worker drafts blocks"),
+    (lambda s: s.algorithm == MARKOV, blocks.MARKOV_SINCE, "no worker drafts by it"),
     (lambda s: s.algorithm in FROM_TABLE, ngram.SINCE, "another worker drafts from a table"),
     (
         lambda s: s.algorithm in IN_BLOCKS and s.logprobs,
@@ -60,7 +61,7 @@ _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
         "log-probabilities are refused where blocks are drafted",
     ),
     (
-        lambda s: s.algorithm in IN_BLOCKS and s.dp_attention,
+        lambda s: s.algorithm in IN_BLOCKS - {MARKOV} and s.dp_attention,
         blocks.RANKS_SINCE,
         "blocks are not drafted under data-parallel attention",
     ),

@@ -26,7 +26,7 @@ def loaded(live: Live) -> Any:
 
 def complete(setup: Setup, device: str, network: Any) -> None:
     """Make of a model's filled weights what loading a checkpoint makes of them."""
-    if is_latent(setup) and type(network).__name__ != blocks.ARCHITECTURE:
+    if is_latent(setup) and type(network).__name__ not in blocks.ARCHITECTURES.values():
         # Latent attention multiplies by what this makes of its weights.
         if not hasattr(network, "post_load_weights"):
             raise Unsupported(f"{type(network).__name__} completes its weights in load_weights alone in this release")

@@ -11,7 +11,7 @@ from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
 from repro.cases.rows.serving import PLAN_STREAM, pool_of
-from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, RUNNER_FACTS
+from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases import model
 from runners.releases.adapters.round import as_on_gpus, blocks, ranks, table, weights
@@ -34,7 +34,7 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
     in_blocks = setup.algorithm in IN_BLOCKS
     from_table = setup.algorithm in FROM_TABLE
     if in_blocks:
-        blocks.prepare()
+        blocks.prepare(setup.algorithm)
     if from_table:
         table.prepare()
     os.environ[PLAN_STREAM] = str(int(setup.plan_stream))
@@ -54,7 +54,7 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         weights.loading(setup, device),
         as_on_gpus.overlapping(setup.overlap),
         ranks.modelled(setup, wire.others),
-        blocks.accepted() if in_blocks else nullcontext(),
+        blocks.accepted(blocks.HANDLES[setup.algorithm]) if in_blocks else nullcontext(),
         table.accepted() if from_table else nullcontext(),
     ):
         arguments = present.server_args(setup, device, folders) | {
@@ -72,4 +72,7 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
             raise Unsupported("before 0.5.14 prefill graphs are of runners that are not driven")
         args = published(arguments)
         present.GENERATION.graphs_on(args, setup)
-        return constructed(args, wire, ranks.placed(setup))
+        scheduler = constructed(args, wire, ranks.placed(setup))
+    if setup.algorithm == MARKOV:
+        blocks.keep_drafted(scheduler.draft_worker)
+    return scheduler

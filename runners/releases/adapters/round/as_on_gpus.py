@@ -34,6 +34,7 @@ _COMPILES = "sglang.srt.mem_cache.memory_pool"
 # Callers whose tensors say that they are on a GPU; others would ask for its streams next.
 _ON_GPU = (
     "sglang.srt.speculative.",
+    "sglang.srt.models.dspark",
     "sglang.kernels.ops.speculative.",
     "sglang.kernels.ops.attention.dsa",
     "sglang.kernels.ops.attention.pad",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,17 +11,30 @@ from typing import Any
 
 import torch
 
+from repro.cases.runner_facts import MARKOV
 from runners.engines.active import engine
-from runners.engines.standins import sampling
+from runners.engines.standins import libdevice, sampling
 from runners.releases.adapters.round.as_on_gpus import Device
 
 _WORKER, _UTILS = "sglang.srt.speculative.dflash_worker_v2", "sglang.srt.speculative.dflash_utils"
+_MARKOV_WORKER = "sglang.srt.speculative.dspark_components.dspark_worker_v2"
+# The module of its kernels for accepting drafts, since 0.5.17 and before; and its name for flashinfer's softmax, where
+# sglang has a Triton kernel that serves without flashinfer.
+_ACCEPT = (
+    "sglang.kernels.ops.speculative.dspark.dspark_accept",
+    "sglang.srt.speculative.dspark_components.kernels.dspark_accept",
+)
+_SOFTMAX = "_flashinfer_softmax"
+# Its kernel that draws drafts, since 0.5.22.
+_DRAWS = "sglang.kernels.ops.speculative.dspark.markov_sample"
 _HOOK = "sglang.srt.arg_groups.speculative_hook"
 _FORWARD = "sglang.srt.model_executor.model_runner"
 _POOL = "sglang.srt.mem_cache.memory_pool"
 _SAMPLING = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
-# Checks the arguments of a server, and what hands it their view.
-_HANDLES, _VIEW = "_handle_dflash", "resolving_view"
+# A worker's last blocks: their first token, and those that were drafted.
+DRAFTED = "_draft_block_tokens_buf"
+# Checks the arguments of a server, by algorithm, and what hands it their view.
+HANDLES, _VIEW = {"DFLASH": "_handle_dflash", MARKOV: "_handle_dspark"}, "resolving_view"
 # What says whether verify may sample, and a method that writes through a Triton kernel on a GPU.
 _SAMPLES, _WRITES = "_DFLASH_SAMPLING_VERIFY_AVAILABLE", "set_kv_buffer_prefix_valid"
 # Measures how much memory of a GPU a sampling verify takes, before there are requests.
@@ -41,15 +55,14 @@ class _OnGpu:
         return getattr(self._view, name)
 
 
-def prepare() -> None:
+def prepare(algorithm: str) -> None:
     """Once a process, before a scheduler is constructed. On a GPU nothing is stood in for."""
     if engine.device != "cpu":
         return
-    worker: Any = importlib.import_module(_WORKER)
-    worker.is_cuda = lambda: True
-    if hasattr(worker.DFlashWorkerV2, _REHEARSES):
-        setattr(worker.DFlashWorkerV2, _REHEARSES, lambda self: self.model_runner.prewarm_sampling())
-    setattr(worker.DFlashWorkerV2, _MAKES, _on_gpu(getattr(worker.DFlashWorkerV2, _MAKES)))
+    if algorithm == MARKOV:
+        _prepare_markov()
+    else:
+        _prepare_dflash()
     vars(importlib.import_module(_UTILS)).update({name: getattr(sampling, name) for name in _SAMPLING})
     vars(importlib.import_module(_UTILS))[_SAMPLES] = True
     pool = importlib.import_module(_POOL)
@@ -64,6 +77,36 @@ def prepare() -> None:
             vars(pool)["_is_cuda"] = False
 
     setattr(kind, _WRITES, write)
+
+
+def _prepare_dflash() -> None:
+    worker: Any = importlib.import_module(_WORKER)
+    worker.is_cuda = lambda: True
+    if hasattr(worker.DFlashWorkerV2, _REHEARSES):
+        setattr(worker.DFlashWorkerV2, _REHEARSES, lambda self: self.model_runner.prewarm_sampling())
+    setattr(worker.DFlashWorkerV2, _MAKES, _on_gpu(getattr(worker.DFlashWorkerV2, _MAKES)))
+
+
+def _prepare_markov() -> None:
+    worker: Any = importlib.import_module(_MARKOV_WORKER)
+    worker.is_cuda = worker.is_cuda_alike = lambda: True
+    newer = importlib.util.find_spec(_ACCEPT[0].rpartition(".")[0]) is not None
+    setattr(importlib.import_module(_ACCEPT[not newer]), _SOFTMAX, None)
+    torch.cuda.current_device = lambda: 0  # asked for the memory that is free
+    if newer and importlib.util.find_spec(_DRAWS) is not None:
+        vars(importlib.import_module(_DRAWS))["libdevice"] = libdevice
+
+
+def keep_drafted(worker: Any) -> None:
+    """Have a worker whose blocks are local to its rounds keep the last ones, as DFLASH's does."""
+    executor = worker._verify_executor
+    finishes = executor.accept_and_finalize
+
+    def finish(*args: Any, verify_ids_2d: torch.Tensor, **named: Any) -> Any:
+        setattr(worker, DRAFTED, verify_ids_2d)
+        return finishes(*args, verify_ids_2d=verify_ids_2d, **named)
+
+    executor.accept_and_finalize = finish
 
 
 def _on_gpu(makes: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -95,7 +138,7 @@ def typed() -> Iterator[None]:
 
 
 @contextmanager
-def accepted(handles: str = _HANDLES) -> Iterator[None]:
+def accepted(handles: str) -> Iterator[None]:
     """While entered, arguments of a server for a CPU may have the algorithm that sglang's function `handles` checks,
     which is for GPUs."""
     hook: Any = importlib.import_module(_HOOK)

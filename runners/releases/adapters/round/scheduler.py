@@ -21,6 +21,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from repro.cases.rows.serving import BLOCK, SLIDING, graph_name
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.engines.active import engine
+from runners.releases.adapters.round.blocks import DRAFTED
 from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
 from runners.releases.options.images import Image
 from runners.releases.options.sliding import is_hybrid
@@ -257,7 +258,7 @@ def drafts_from_table(scheduler: Any) -> bool:
 
 def drafted_block(scheduler: Any, count: int) -> torch.Tensor:
     """The tokens of the last round's blocks, [count, num_draft_tokens], that first from which each is drafted."""
-    tokens: torch.Tensor = scheduler.draft_worker._draft_block_tokens_buf[:count]
+    tokens: torch.Tensor = getattr(scheduler.draft_worker, DRAFTED)[:count]
     return tokens
 
 

@@ -34,6 +34,8 @@ _LOG_DECAY = -3.0
 _OFTEN, _SELDOM = 16, 0.3
 # The norms of a block draft's heads, and the sizes of what they norm: of queries and of keys.
 _NORMS, _SIZES = ("q_norm.weight", "k_norm.weight"), (1.0, _SCORES)
+# The scores by which the token before chooses, in a Markov head.
+_MARKOV = "markov_w2.weight"
 Parameters = Mapping[str, torch.Tensor]
 
 
@@ -112,6 +114,8 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
             values = torch.zeros_like(values)
         if name.endswith(_NORMS) and setup.algorithm in IN_BLOCKS:  # the target has none
             values = values * _SIZES[name.endswith(_NORMS[1])]
+        if name.endswith(_MARKOV):
+            values = values * (_LITTLE + disagreement)
         if setup.algorithm == "STANDALONE" and "embed" in name:  # nothing else is joined to the token
             values = values + disagreement * mixing(name, tuple(values.shape)).to(values)
         parameter.data.copy_(values)
