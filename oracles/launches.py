@@ -120,6 +120,8 @@ def _requests(setup: Setup, batch: Mapping[str, Array]) -> Iterator[Request]:
     lengths = lengths[:, 0] if lengths.ndim > 1 else lengths
     accepted = batch.get("num_accept_tokens")
     more = 0 if accepted is None else setup.num_draft_tokens
+    top_ks = batch.get("top_ks")  # of random drafts
     for row, length in enumerate(lengths.tolist()):
         drafts = 0 if accepted is None else int(accepted.reshape(-1)[row]) - 1
-        yield Request(slot=row + 1, seq_len=length - more, data=0, accepted=drafts)
+        greedy = top_ks is not None and int(top_ks.reshape(-1)[row]) <= 1
+        yield Request(slot=row + 1, seq_len=length - more, data=0, accepted=drafts, greedy=greedy)

@@ -106,7 +106,7 @@ def launched(setup: Setup, graphs: str) -> Setup:
 
 def samples(setup: Setup, row: int) -> bool:
     """True of a request, by its place in its step, that samples."""
-    return setup.rejection or (setup.sampled and row % 2 == int(setup.logprobs))
+    return (setup.sampled or setup.rejection) and row % 2 == int(setup.logprobs)
 
 
 def asks_logprobs(setup: Setup, row: int) -> bool:
