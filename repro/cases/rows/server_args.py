@@ -191,7 +191,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="rejection",
         name="speculative_use_rejection_sampling",
-        meaning="drafts are sampled, and sglang accepts them by rejection sampling; in rounds every other request samples",
+        meaning="drafts are sampled, and sglang accepts them by rejection; in rounds every other request samples",
         if_set=(
             Need(lambda s, r, b: r.rejects, "the {s.runner} runner does not sample drafts"),
             Need(lambda s, r, b: s.topk == 1, "drafts are sampled only in chains, with topk 1"),
