@@ -22,7 +22,7 @@ from oracles import (
 )
 from oracles.trace_index import Judge, Record
 from repro.cases.case import Case, Request, Setup, Step
-from repro.cases.rows.serving import ELSEWHERE, launched, runner_of
+from repro.cases.rows.serving import ELSEWHERE, GREEDY, launched, runner_of
 from repro.traces.finding import Status, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
@@ -120,8 +120,7 @@ def _requests(setup: Setup, batch: Mapping[str, Array]) -> Iterator[Request]:
     lengths = lengths[:, 0] if lengths.ndim > 1 else lengths
     accepted = batch.get("num_accept_tokens")
     more = 0 if accepted is None else setup.num_draft_tokens
-    top_ks = batch.get("top_ks")  # of random drafts
+    greedy = GREEDY in batch and bool(batch[GREEDY])
     for row, length in enumerate(lengths.tolist()):
         drafts = 0 if accepted is None else int(accepted.reshape(-1)[row]) - 1
-        greedy = top_ks is not None and int(top_ks.reshape(-1)[row]) <= 1
         yield Request(slot=row + 1, seq_len=length - more, data=0, accepted=drafts, greedy=greedy)

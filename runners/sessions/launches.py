@@ -19,7 +19,7 @@ from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.case import Request, Setup
 from repro.cases.layout import req_to_token
 from repro.cases.releases import release_order
-from repro.cases.rows.serving import BLOCK, ELSEWHERE, launched, layer_name, runner_of
+from repro.cases.rows.serving import BLOCK, ELSEWHERE, GREEDY, launched, layer_name, runner_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -31,6 +31,7 @@ from runners.releases.adapters.round.others import Others
 from runners.releases.backends import paged_calls
 from runners.releases.live import Family, Given, Live
 from runners.releases.options import blocks, dp_ranks
+from runners.releases.options.rejection import TOP_KS
 from runners.sessions import layers
 from runners.sessions.extents import extents
 from runners.sessions.observe.bucket import captured_for
@@ -271,6 +272,8 @@ class Launches:
         self._see(Recorded.INPUT, "req_to_token", torch.cat((rows[:1], rows[slots.long()])))
         if stage.live.setup.dp_attention:
             self._see(Recorded.INPUT, ELSEWHERE, self.others.batch_size)
+        if TOP_KS in fields:
+            self._see(Recorded.INPUT, GREEDY, int(batch.sampling_info.is_all_greedy))
         self._given = _lengths(stage, batch)
         self.made[-1].hold()
 

@@ -21,6 +21,8 @@ NOISE = "noise_"
 STATE = "state_"
 # And the other rank's requests beside a launch.
 ELSEWHERE = "elsewhere"
+# And whether its batch counts as one of greedy requests alone: to 0.5.23 it does not when those that sampled have left.
+GREEDY = "greedy"
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 # More requests than arrive together.
 _TOGETHER = 1000

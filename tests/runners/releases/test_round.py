@@ -46,6 +46,12 @@ SMALL = Case(setup=CHAIN, steps=(Step(requests=(Request(slot=1, seq_len=2, data=
 FIRST, SECOND, THIRD = 7, 8, 9
 
 
+def apart(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The same, each request in a step of its own, so that all of them sample where drafts are drawn at random."""
+    each = ((step, (request,)) for step in steps for request in step.requests or (None,))
+    return tuple(replace(step, requests=tuple(filter(None, one))) for step, one in each)
+
+
 def served(**changes: object) -> Trace:
     """A record of SMALL: the text 7, 8, 9, which the target gives, too."""
     arrays: dict[str, object] = {

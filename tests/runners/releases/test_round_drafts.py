@@ -23,7 +23,7 @@ from runners.releases.reference.drafts import Branching, Drafted, Layered
 from runners.releases.reference.llama import Attend, Result, Tokens
 from runners.releases.reference.rounding import Rounding
 from tests.builders.only_verdict import only
-from tests.runners.releases.test_round import CHAIN, HAPPENING, STEPS, TREE
+from tests.runners.releases.test_round import CHAIN, HAPPENING, STEPS, TREE, apart
 from tests.runners.releases.test_round_layers import LAYERS
 from tests.runners.releases.test_round_plants import Plant, assert_seen
 
@@ -53,7 +53,8 @@ def _drafts(trace: Trace) -> list[Array]:
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", SETUPS)
 def test_drafts_are_the_models(name: str, newest: Pool) -> None:
-    case = Case(setup=SETUPS[name], steps=HAPPENING if SETUPS[name].radix else STEPS)
+    setup = SETUPS[name]
+    case = Case(setup=setup, steps=HAPPENING if setup.radix else apart(STEPS) if setup.rejection else STEPS)
     trace = newest.run(case)
     assert only(logits.judge, case, trace).status is Status.PASS, judge_all(case, trace)
     known = sum(int((~np.isnan(each)).sum()) for each in _drafts(trace))

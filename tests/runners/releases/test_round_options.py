@@ -12,11 +12,12 @@ from oracles import kv_rows, leaks, logits
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.cases.release_list import NEWEST
+from repro.cases.rows.serving import samples
 from repro.traces.finding import Status
 from repro.traces.trace import Trace
 from runners.processes.pool import Pool
 from tests.builders.only_verdict import only
-from tests.runners.releases.test_round import CHAIN, SMALL, TREE, recorded, served
+from tests.runners.releases.test_round import CHAIN, SMALL, TREE, apart, recorded, served
 
 TARGET = Target(NEWEST, "emulated")
 STEPS = (
@@ -41,11 +42,24 @@ SETUPS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("setup", "sampling"),
+    [
+        (CHAIN, []),
+        (replace(CHAIN, rejection=True), [0, 2]),
+        (replace(CHAIN, sampled=True), [0, 2]),
+        (replace(CHAIN, rejection=True, logprobs=True), [1, 3]),
+    ],
+)
+def test_every_other_request_samples(setup: Setup, sampling: list[int]) -> None:
+    assert [row for row in range(4) if samples(setup, row)] == sampling
+
+
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", SETUPS)
 def test_texts_are_the_targets(name: str, newest: Pool) -> None:
-    case = Case(setup=SETUPS[name], steps=STEPS)
+    case = Case(setup=SETUPS[name], steps=apart(STEPS) if SETUPS[name].rejection else STEPS)
     trace = newest.run(case)
     assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
     assert int(trace.facts["retractions"]) > 0
