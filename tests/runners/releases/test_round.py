@@ -49,7 +49,7 @@ FIRST, SECOND, THIRD = 7, 8, 9
 def apart(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """The same, each request in a step of its own, so that all of them sample where drafts are drawn at random."""
     each = ((step, (request,)) for step in steps for request in step.requests or (None,))
-    return tuple(replace(step, requests=tuple(filter(None, one))) for step, one in each)
+    return tuple(replace(step, requests=tuple(filter(None, requests))) for step, requests in each)
 
 
 def served(**changes: object) -> Trace:
