@@ -13,6 +13,8 @@ from repro.suspects.way import BUILD, CAPTURE
 
 _FRAME = re.compile(r'/(sglang/\S+\.py)", line (\d+), in ')
 _SIZES = re.compile(r"\bsizes?\b|shape|dimension|out of (bounds|range)")
+_BEYOND = "index out of range in self"  # torch's, of a look-up
+_MODELS = "sglang/srt/models/"
 _WORD = re.compile(r"\b[a-z]\w*_\w+\b")
 _ATTRIBUTE = re.compile(r"\b([A-Z]\w+)\.([a-z_]\w+)\b")
 _LACKS = re.compile(r"'([A-Z]\w+)' object has no attribute '\w+'")
@@ -36,6 +38,8 @@ def raised(clues: Clues) -> Iterator[Suspect]:
     yield from _unasked(clues, frames)
     refuses = any(isinstance(node, ast.Raise | ast.Assert) for node in clues.statements_at(innermost))
     of_size = bool(frames and _SIZES.search(message))
+    if _BEYOND in message:
+        yield from _looked_up(frames)
     yield from switched(clues, frames)
     named = {name for frame in innermost for name in clues.names_at(frame.file, frame.line)} if of_size else set()
     makers = clues.makers(named)
@@ -55,6 +59,14 @@ def raised(clues: Clues) -> Iterator[Suspect]:
     if "None" in message:
         yield from _absent(clues, frames, f"{ended.step} {ended.path}", message)
     yield from frames
+
+
+def _looked_up(frames: Sequence[Suspect]) -> Iterator[Suspect]:
+    """The innermost function of a model: layers look up whatever numbers it gives them."""
+    for frame in frames:
+        if frame.file.startswith(_MODELS):
+            yield Suspect(frame.function, frame.line, "it looks up numbers that the table does not have")
+            return
 
 
 def _stated(clues: Clues, message: str) -> Iterator[Suspect]:

@@ -193,6 +193,12 @@ def test_a_model_goes_by_what_it_was_told(message: str, first: str) -> None:
     assert named(RAISED, way(*BUILT), detail=detail)[0] == first
 
 
+def test_a_look_up_beyond_a_table_leads_to_the_model_that_gives_the_numbers() -> None:
+    calls = (RUNNER, "capture", "self.model.forward"), (MODEL, "forward", "states, more"), (BUFFERS, "fill", "target.")
+    detail = frames(*calls, message="IndexError: index out of range in self")
+    assert named(RAISED, way(*BUILT), detail=detail)[0] == "Llama.forward"
+
+
 def test_a_model_computes_with_what_a_runner_holds() -> None:
     text = SOURCES[MODEL]
     try:
