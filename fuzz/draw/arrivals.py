@@ -57,7 +57,8 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         heeds_eos=draw(st.booleans()),
     )
     if facts.sees:
-        drawn = replace(drawn, images=draw(st.integers(1, WITHOUT_IMAGES)) > 1, mrope=draw(st.booleans()))
+        mrope = draw(st.booleans()) and not facts.own_drafts  # a next-token layer has its target's positions
+        drawn = replace(drawn, images=draw(st.integers(1, WITHOUT_IMAGES)) > 1, mrope=mrope)
     if setup.algorithm not in IN_BLOCKS:
         return drawn
     # A worker that drafts blocks lets hidden states go in every release, where it does not refuse the request.

@@ -14,6 +14,7 @@ from repro.cases.setup import Setup
 
 DEEPSEEK, GLM, GDN, GPT_OSS = "deepseek_v3", "glm4_moe", "qwen3_next", "gpt_oss"
 MAMBA2, KDA, DSA = "nemotron_h", "kimi_linear", "deepseek_v32"
+QWEN35 = "qwen3_5"
 MIMO, GEMMA, QWEN_VL = "mimo_v2_flash", "gemma4_text", "qwen2_5_vl"
 
 
@@ -109,6 +110,21 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         prefills_halves=True,
         model_paths=r"qwen3.*next",
     ),
+    QWEN35: FamilyFacts(
+        what="Qwen3.5: layers like Qwen3-Next's without experts, positions in three dimensions (M-RoPE), prompts with "
+        "images; their next-token layer as the draft model",
+        backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend", "round"), ("triton", "flashinfer", "fa3")),
+        algorithms=("EAGLE", "NEXTN"),
+        own_drafts=True,
+        recurrent=True,
+        # Triton's interpreter lacks bfloat16.
+        dtypes=("float16", "float32"),
+        prefills_halves=True,
+        # sglang switches prefill graphs off with it (model_config.py, 0.5.23:2507).
+        eager_prefills=True,
+        sees=True,
+        model_paths=r"qwen3\.5",
+    ),
     MAMBA2: FamilyFacts(
         what="Nemotron-H: layers of Mamba2, whose state lies beside the KV cache, and full ones; a Llama drafts for it",
         backends=dict.fromkeys(("decode", "verify"), ("triton",)),
@@ -198,7 +214,8 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "DSA on a GPU": "DeepGEMM and its other compiled kernels are in no bundle",
     "DeepSeek-V4": "no stand-in for its planning kernels",
     "Qwen3-Next with EAGLE3": "states behind experts, which round to halves here, differ from sequential decoding",
-    "Qwen3.5 (GDN), Nemotron-H's next-token layer": "no configuration",
+    "Nemotron-H's next-token layer": "no configuration",
+    "Qwen3.5 with experts": "Qwen3-Next has them",
     "Kimi-Linear in verify": "sglang's model has no `get_embed_and_head`, which every draft worker asks it for",
     "recurrent layers with a replayed ring or a unified pool": "not tried",
     "gpt-oss over flashinfer": "sglang has no such server",

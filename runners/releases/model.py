@@ -17,6 +17,7 @@ from repro.cases.case import Setup
 from repro.cases.own_place import temporary_folder
 from repro.cases.payload import floats
 
+ROPE_THETA = 10000.0
 _WEIGHTS_DATA = 27338  # any constant: weights are part of the meaning of a seed file
 
 
@@ -50,7 +51,7 @@ def dimensions(setup: Setup) -> dict[str, Any]:
         "vocab_size": setup.vocab_size,
         "max_position_embeddings": setup.context_len,
         "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
+        "rope_theta": ROPE_THETA,
         "hidden_act": "silu",
         "tie_word_embeddings": False,
         "torch_dtype": setup.dtype,

@@ -51,18 +51,23 @@ def changed(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession
             return functools.partial(_traced, tuple(change[name]), name == "trace", open_session)
 
     def opened(setup: Setup, target: Target, watch: Watch) -> RunCase:
-        if engine.device == "cpu" and change["edit"]["file"].startswith(recurrent.ASKING):
-            recurrent.imported()
+        name = _module(change["edit"]["file"])
+        if engine.device == "cpu" and name.startswith(recurrent.ASKING):
+            recurrent.imported(name)
         swap(change["edit"])
         return open_session(setup, target, watch)
 
     return opened
 
 
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def swap(edit: Mapping[str, Any]) -> None:
     """Have the function run with this edit of its source. file: relative to an import root. Unsupported if there is no
     such function, or if it cannot be swapped."""
-    module = importlib.import_module(edit["file"].removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    module = importlib.import_module(_module(edit["file"]))
     path = module.__file__ or ""
     source = edited(Path(path).read_text(), edit)
     functions = list(_functions(module, edit["function"], path, edit["first_line"]))

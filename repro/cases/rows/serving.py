@@ -102,7 +102,8 @@ def launched(setup: Setup, graphs: str) -> Setup:
         "images": False,
     }
     of_rounds_alone = {"overlap": False, "pool": 0, "disagreement": 0, "prefill_max_bs": 0} | of_requests | windows
-    of_rounds_alone |= {"one_graph": setup.one_graph and facts.layered, "mrope": setup.mrope and facts.mrope}
+    turned = setup.mrope or (family_facts(setup).sees and family_facts(setup).own_drafts)
+    of_rounds_alone |= {"one_graph": setup.one_graph and facts.layered, "mrope": turned and facts.mrope}
     return replace(setup, runner=runner, **of_rounds_alone)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from repro.cases.case import Setup
-from repro.cases.families import DSA, GDN, GEMMA, GLM, GPT_OSS, KDA, MAMBA2, MIMO, QWEN_VL, is_latent
+from repro.cases.families import DSA, GDN, GEMMA, GLM, GPT_OSS, KDA, MAMBA2, MIMO, QWEN35, QWEN_VL, is_latent
 from repro.cases.layout import Ints
 from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
 from repro.cases.setup import as_drafted
@@ -20,6 +20,7 @@ from runners.releases.options.glm import glm
 from runners.releases.options.gpt_oss import gpt_oss
 from runners.releases.options.kda import kda
 from runners.releases.options.mamba2 import mamba2
+from runners.releases.options.qwen35 import qwen35
 from runners.releases.options.qwen_vl import qwen_vl
 
 AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model is given
@@ -48,6 +49,8 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return deepseek(setup), blocks.config(setup) if setup.algorithm in IN_BLOCKS else deepseek(setup)
     if setup.family == GLM:
         return glm(setup), glm(setup)
+    if setup.family == QWEN35:
+        return qwen35(setup), qwen35(setup)
     if setup.family == GDN:
         return gdn(setup), blocks.config(setup) if setup.algorithm in IN_BLOCKS else gdn(setup)
     target = _DRAFTED_FOR.get(setup.family, model.llama)(setup)

@@ -11,15 +11,18 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers
+from repro.cases.runner_facts import RUNNER_FACTS
 from runners.releases.live import Given, Rows
+from runners.releases.model import ROPE_THETA
 
 NAME = "mrope_positions"
 AXES = 3  # time, height, width
+_PART = 0.5
 
 
-def sections(setup: Setup) -> list[int]:
-    """The number of a head's pairs that each axis turns: all of them together, and the first axis most."""
-    pairs = setup.head_dim // 2
+def sections(setup: Setup, part: float = 1.0) -> list[int]:
+    """The number of a head's pairs that each axis turns: this part of them together, and the first axis most."""
+    pairs = int(setup.head_dim * part) // 2
     each = pairs // AXES
     return [pairs - (AXES - 1) * each, each, each]
 
@@ -32,6 +35,14 @@ def config(setup: Setup) -> Mapping[str, Any]:
 def scaling(setup: Setup) -> Mapping[str, Any]:
     """The part of the configuration of any such model."""
     return {"rope_scaling": {"rope_type": "default", "mrope_section": sections(setup)}}
+
+
+def interleaved(setup: Setup) -> Mapping[str, Any]:
+    """The same of models whose axes take turns in half a head's pairs. But in rounds, positions have one axis."""
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": ROPE_THETA, "partial_rotary_factor": _PART}
+    if RUNNER_FACTS[setup.runner].serves:
+        rope |= {"mrope_section": sections(setup, _PART), "mrope_interleaved": True}
+    return {"partial_rotary_factor": _PART, "rope_parameters": rope}
 
 
 def given(setup: Setup, requests: Sequence[Request], positions: Ints) -> Given:

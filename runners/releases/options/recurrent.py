@@ -13,13 +13,13 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from repro.cases.case import Setup
-from repro.cases.families import changes_states
+from repro.cases.families import QWEN35, changes_states
 from repro.cases.layout import state_rows, track_interval
 from repro.cases.payload import floats
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -28,11 +28,16 @@ from runners.releases.live import Live, Rows
 _UTILS = ("sglang.srt.utils", "sglang.srt.utils.common")
 _LINEAR = "sglang.srt.layers.attention.linear"
 _FILE = "mamba_state_scatter_triton"
-# Modules that ask while they are imported whether they run on a CPU, and would then import its native code.
-ASKING = _LINEAR.replace(".", "/")
-_ASK = ("kernels.gdn_triton", "kernels.kda_triton", "gdn_backend", "kda_backend")
+# Modules that ask while they are imported whether they run on a CPU, and would then import its native code; and a
+# family's models that do.
+_ASK = tuple(f"{_LINEAR}.{name}" for name in ("kernels.gdn_triton", "kernels.kda_triton", "gdn_backend", "kda_backend"))
+_MODELS = {QWEN35: ("sglang.srt.models.qwen3_5", "sglang.srt.models.qwen3_5_mtp")}
+ASKING = (_LINEAR, *(name for names in _MODELS.values() for name in names))
 
 
+# A norm is cut into programs by the number of multiprocessors, of which an H100 has so many.
+_NORMS = tuple(f"sglang.{place}.attention.fla.layernorm_gated" for place in ("kernels.ops", "srt.layers"))
+_SMS = 132
 # Functions that launch Triton's kernels for tensors on a GPU alone.
 _SCATTERS = ("fused_mamba_state_scatter_with_mask", "fused_conv_window_scatter_with_mask", "fused_commit_track_indices")
 _BY_DEVICE = (
@@ -69,10 +74,15 @@ def prepare(setup: Setup, device: str) -> None:
         os.environ["SGLANG_MAMBA_SSM_DTYPE"] = "float32"
     if device != "cpu":
         return
-    imported()
+    imported(*_ASK)
+    if setup.family in _MODELS:
+        _registered(_MODELS[setup.family])
     if not hasattr(torch.cpu, "device"):  # a device is entered around a kernel of Mamba2's
         vars(torch.cpu)["device"] = contextlib.nullcontext
     _mamba2_without_cuda()
+    for place in _NORMS:
+        with contextlib.suppress(ModuleNotFoundError):
+            vars(importlib.import_module(place))["_get_sm_count"] = lambda *_: _SMS
     for module_name, function in _BY_DEVICE:
         with contextlib.suppress(ModuleNotFoundError):  # it has another place in this release
             _rewrite(vars(importlib.import_module(module_name)).get(function), r"\.is_cuda\b", ".is_cpu")
@@ -85,18 +95,26 @@ def prepare(setup: Setup, device: str) -> None:
             vars(module)["_is_cpu"] = False
 
 
-def imported() -> None:
-    """Import the modules that ask whether they run on a CPU, which lie below ASKING, as a GPU imports them."""
+def imported(*names: str) -> None:
+    """Import modules, such as those below ASKING, as a GPU imports them."""
     utils = [sys.modules[name] for name in _UTILS]
     answers: list[Any] = [vars(module)["is_cpu"] for module in utils]
     for module in utils:
         vars(module)["is_cpu"] = lambda: False
     try:
-        for name in _ASK:
-            importlib.import_module(f"{_LINEAR}.{name}")
+        for name in names:
+            importlib.import_module(name)
     finally:
         for module, is_cpu in zip(utils, answers, strict=True):
             vars(module)["is_cpu"] = is_cpu
+
+
+def _registered(names: Sequence[str]) -> None:
+    """Have sglang know the models of these modules, which it could not import."""
+    imported(*names)
+    registry: Any = importlib.import_module("sglang.srt.models.registry").ModelRegistry
+    for name in names:
+        registry.models.update({kind.__name__: kind for kind in importlib.import_module(name).EntryClass})
 
 
 def _mamba2_without_cuda() -> None:

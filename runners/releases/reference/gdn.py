@@ -1,9 +1,10 @@
-"""Qwen3-Next: layers of the gated delta rule, whose state each token changes, and full ones with gated heads."""
+"""Qwen3-Next and Qwen3.5: layers of the gated delta rule, whose state each token changes, and full ones with gated
+heads."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,11 +50,16 @@ class DeltaRule:
 
     @classmethod
     def of(cls, layer: Any) -> DeltaRule:
-        """layer: sglang's Qwen3GatedDeltaNet, whose heads of keys and values have one size."""
+        """layer: sglang's Qwen3GatedDeltaNet or Qwen3_5GatedDeltaNet, whose heads of keys and values have one size."""
         assert layer.head_k_dim == layer.head_v_dim
+        mixing, rates = weight(layer.in_proj_qkvz), weight(layer.in_proj_ba)
+        if type(layer).__name__ == "Qwen3_5GatedDeltaNet":
+            keys, values = layer.num_k_heads * layer.head_k_dim, layer.num_v_heads * layer.head_v_dim
+            mixing = _by_head(mixing.split([keys, keys, values, values]), layer.num_k_heads)
+            rates = _by_head(rates.split(layer.num_v_heads), layer.num_k_heads)
         return cls(
-            mixing=weight(layer.in_proj_qkvz),
-            rates=weight(layer.in_proj_ba),
+            mixing=mixing,
+            rates=rates,
             kernel=weight(layer.conv1d)[:, 0],
             log_decay=exact(layer.A_log),
             shift=exact(layer.dt_bias),
@@ -89,6 +95,11 @@ class DeltaRule:
         sums = sum(padded[:, tap : tap + count] * self.kernel[:, tap] for tap in range(taps))
         windows = torch.stack([padded[:, tap : tap + count] for tap in range(1, taps)], dim=-1)
         return op.silu(by, sums), projected(windows.flatten(0, 1)).unflatten(0, (-1, count))
+
+
+def _by_head(parts: Sequence[torch.Tensor], heads: int) -> torch.Tensor:
+    """Projections that lie one behind the other, [rows, hidden], side by side for each head."""
+    return torch.cat([part.unflatten(0, (heads, -1)) for part in parts], dim=1).flatten(0, 1)
 
 
 def _to_length_one(by: Rounding, x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +161,8 @@ def _norm(layer: Any) -> Norm:
 
 
 def _heads(layer: Any) -> Heads:
-    """layer: sglang's Qwen3HybridAttentionDecoderLayer. Behind each head's query stands its gate."""
+    """layer: sglang's Qwen3HybridAttentionDecoderLayer or Qwen3_5AttentionDecoderLayer. Behind each head's query stands
+    its gate."""
     heads = Heads.of(layer)
     queries, rest = heads.qkv.split([2 * heads.heads * heads.size, 2 * heads.kv_heads * heads.size])
     queries, gate = queries.unflatten(0, (heads.heads, 2, heads.size)).unbind(1)
@@ -163,13 +175,13 @@ def _heads(layer: Any) -> Heads:
 
 
 def target(model: Any, vocab: int) -> Model:
-    """Qwen3NextForCausalLM."""
+    """Qwen3NextForCausalLM, and Qwen3_5ForConditionalGeneration without its vision tower."""
     ends = Ends.of(model, vocab)
     return _behind(ends.embedded, model, ends)
 
 
 def next_token(model: Any, vocab: int) -> Model:
-    """Qwen3NextForCausalLMMTP: embedding and hidden states are normed before they are joined."""
+    """Qwen3NextForCausalLMMTP, Qwen3_5ForCausalLMMTP: embedding and hidden states are normed before they are joined."""
     ends, joined = Ends.of(model, vocab), weight(model.fc)
     norms = _norm(model.pre_fc_norm_embedding), _norm(model.pre_fc_norm_hidden)
 
@@ -189,7 +201,7 @@ def _behind(first: Callable[[Rounding, Tokens], torch.Tensor], model: Any, ends:
             _norm(layer.input_layernorm),
             DeltaRule.of(layer.linear_attn) if hasattr(layer, "linear_attn") else _heads(layer),
             _norm(layer.post_attention_layernorm),
-            Shared.of(layer.mlp),
+            Shared.of(layer.mlp) if hasattr(layer.mlp, "experts") else Gated.of(layer.mlp),
         )
         for layer in model.model.layers
     ]

@@ -52,10 +52,20 @@ def bias(module: Any) -> torch.Tensor | None:
     return None if getattr(module, "bias", None) is None else exact(module.bias)
 
 
+def axes_of(rotary: Any) -> tuple[int, ...]:
+    """The axis of a position that turns each pair of a head: one after the other, or in turn as long as an axis has
+    pairs left, the first all others. Empty where positions have one. rotary: sglang's MRotaryEmbedding, or another."""
+    sections = getattr(rotary, "mrope_section", None) or ()
+    if not getattr(rotary, "mrope_interleaved", False):
+        return tuple(axis for axis, count in enumerate(sections) for _ in range(count))
+    pairs = [(pair, pair % len(sections)) for pair in range(sum(sections))]
+    return tuple(axis if pair < len(sections) * sections[axis] else 0 for pair, axis in pairs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """One attention layer's projections. sections: how many pairs of a head each axis of a position turns, where
-    positions have several. norms: of a head's queries and keys before they are turned, and value_norm of its
+    """One attention layer's projections. axes: the axis of a position that turns each pair of a head, where positions
+    have several. norms: of a head's queries and keys before they are turned, and value_norm of its
     values, where there are any. gate: to what results are multiplied by the sigmoid of, [heads * size, hidden], where
     there is any."""
 
@@ -67,7 +77,7 @@ class Heads:
     size: int
     neox: bool
     scores: Scores
-    sections: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
     qkv_bias: torch.Tensor | None = None
     out_bias: torch.Tensor | None = None
     norms: tuple[Norm, Norm] | None = None
@@ -92,7 +102,7 @@ class Heads:
                 sinks=exact(layer.sinks) if hasattr(layer, "sinks") else None,
                 cached=cached,
             ),
-            sections=tuple(getattr(layer.rotary_emb, "mrope_section", None) or ()),
+            axes=axes_of(layer.rotary_emb),
             qkv_bias=bias(layer.qkv_proj),
             out_bias=bias(layer.o_proj),
             norms=(Norm.of(layer.q_norm), Norm.of(layer.k_norm)) if hasattr(layer, "q_norm") else None,
@@ -108,7 +118,7 @@ class Heads:
             queries, keys = (norm.run(by, each) for norm, each in zip(self.norms, (queries, keys), strict=True))
         if self.value_norm:
             values = self.value_norm.run(by, values)
-        cos, sin = op.angles(by, self.cos_sin, positions, self.sections)
+        cos, sin = op.angles(by, self.cos_sin, positions, self.axes)
         queries, keys = (op.rotated(by, turned, cos, sin, neox=self.neox) for turned in (queries, keys))
         attended = attend(queries, by.cached(keys), by.cached(values), self.scores)
         if self.gate is not None:

@@ -28,6 +28,8 @@ MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
 OF_WHOLE_TEXTS: Mapping[str, Callable[[Any, int], Model]] = {
     "Qwen3NextForCausalLM": gdn.target,
     "Qwen3NextForCausalLMMTP": gdn.next_token,
+    "Qwen3_5ForConditionalGeneration": gdn.target,
+    "Qwen3_5ForCausalLMMTP": gdn.next_token,
     "Gemma4ForCausalLM": gemma4.target,
 }
 

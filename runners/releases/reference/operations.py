@@ -99,14 +99,14 @@ def rotated(by: Rounding, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
 
 
 def angles(
-    by: Rounding, cos_sin: torch.Tensor, positions: torch.Tensor, sections: tuple[int, ...] = ()
+    by: Rounding, cos_sin: torch.Tensor, positions: torch.Tensor, axes: tuple[int, ...] = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin for rotated(), of a cache [positions, cos and sin]; some kernels round them to the model's type.
-    positions: [tokens], or [tokens, axes], of which each turns so many pairs of a head, one axis after the other."""
+    positions: [tokens], or [tokens, n]. axes: by which of these n each pair of a head turns."""
     if positions.dim() == 1:
         turned = cos_sin[positions]
     else:
-        axis = torch.repeat_interleave(torch.arange(len(sections)), torch.tensor(sections)).repeat(2)
+        axis = torch.tensor(axes).repeat(2)
         turned = cos_sin[positions[:, axis], torch.arange(len(axis))]
     cos, sin = by.rounded(by.exact(turned.unsqueeze(-2))).chunk(2, dim=-1)
     return cos, sin

@@ -52,6 +52,11 @@ _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
         recurrent.SERVED_SINCE,
         "rounds of recurrent models are not driven",
     ),
+    (
+        lambda s: is_recurrent(s) and s.plan_stream,
+        "0.5.17",
+        "the backend of recurrent layers raises where a stream for plans has it update its buffers",
+    ),
     (lambda s: s.algorithm in IN_BLOCKS, blocks.SINCE, "another worker drafts blocks"),
     (lambda s: s.algorithm == MARKOV, blocks.MARKOV_SINCE, "no worker drafts by it"),
     (lambda s: s.algorithm in FROM_TABLE, ngram.SINCE, "another worker drafts from a table"),

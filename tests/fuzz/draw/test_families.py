@@ -16,7 +16,18 @@ from fuzz.draw.swarm import EVERYTHING, LONG, SMALL, WIDE, Swarm
 from fuzz.mutation.directed import setups as written
 from repro.cases.case import Case, Request, Setup, Step, setup_problems
 from repro.cases.codec import case_from_json, case_to_json, digest
-from repro.cases.families import DEEPSEEK, FAMILY_FACTS, GDN, GLM, GPT_OSS, MAMBA2, families, fitted, is_latent
+from repro.cases.families import (
+    DEEPSEEK,
+    FAMILY_FACTS,
+    GDN,
+    GLM,
+    GPT_OSS,
+    MAMBA2,
+    QWEN35,
+    families,
+    fitted,
+    is_latent,
+)
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.conformance.jobs import jobs
 
@@ -67,9 +78,9 @@ def test_a_family_is_drawn_where_it_is_asked_for(name: str, runner: str, backend
 
 
 def test_a_family_is_refused_where_it_is_not_driven() -> None:
-    assert families("draft", "fa3") == (DEEPSEEK, GLM, GDN)
-    assert families("decode", "fa3") == (DEEPSEEK, GLM, GDN, GPT_OSS)
-    assert families("draft_extend", "flashinfer") == (GLM, GDN)
+    assert families("draft", "fa3") == (DEEPSEEK, GLM, GDN, QWEN35)
+    assert families("decode", "fa3") == (DEEPSEEK, GLM, GDN, QWEN35, GPT_OSS)
+    assert families("draft_extend", "flashinfer") == (GLM, GDN, QWEN35)
     over_fa3 = fitted(replace(DRAFT, backend="fa3", family=DEEPSEEK, head_dim=64, num_kv_heads=3))
     assert not setup_problems(over_fa3)
     refused: dict[str, dict[str, Any]] = {
@@ -121,9 +132,11 @@ def test_families_leave_all_other_rounds_their_states() -> None:
 
 
 def test_an_aim_has_the_families_that_can_have_it() -> None:
+    count = max(SHORT_ROUNDS, FAMILY_ROUNDS * len(families("decode", "triton")))
+
     def drawn(**values: Any) -> set[str]:
         aim = aim_of_values(values)
-        every = [round_setup(1, number, "decode", "triton", aim)[1] for number in range(SHORT_ROUNDS)]
+        every = [round_setup(1, number, "decode", "triton", aim)[1] for number in range(count)]
         assert all(map(aim.fits, every)) and not any(map(setup_problems, every))
         return {setup.family for setup in every}
 
@@ -133,5 +146,5 @@ def test_an_aim_has_the_families_that_can_have_it() -> None:
     assert drawn(logit_cap=5) == {""}
     assert drawn(hidden_size=48) == {
         "",
-        *(name for name in families("decode", "triton") if name in (GDN, MAMBA2, GPT_OSS)),
+        *(name for name in families("decode", "triton") if name in (GDN, QWEN35, MAMBA2, GPT_OSS)),
     }

@@ -11,7 +11,7 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from torch.nn.functional import pad
 
 from repro.cases.case import Setup
-from repro.cases.families import GDN, GEMMA, GPT_OSS, family_facts, is_latent
+from repro.cases.families import GDN, GEMMA, GPT_OSS, QWEN35, family_facts, is_latent
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.releases.adapters.round import gemma4_weights
 from runners.releases.adapters.round.mixing import evenly, mixing
@@ -28,7 +28,7 @@ _LITTLE, _UNKNOWN = 0.05, 0.5
 _OF_STATES = 0.5
 # The layer of the target that is the draft's, where that is not the first; and the logarithm of how fast states decay,
 # by some 6 % a token.
-_DRAFTS = {GDN: 1}
+_DRAFTS = {GDN: 1, QWEN35: 1}
 _LOG_DECAY = -3.0
 # How many tokens a target prefers whose texts repeat themselves, and what others weigh.
 _OFTEN, _SELDOM = 16, 0.3
@@ -65,7 +65,7 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
     if setup.family == GEMMA:
         gemma4_weights.fill_target(target)
         return
-    config: Any = target.config
+    config: Any = getattr(target.config, "text_config", target.config)
     zero_centred, drafts = _zero_centred(target), _drafts(setup)
     for name, parameter in _read(target).items():
         values = _of_target(name, parameter, config)
@@ -108,6 +108,8 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
         if name in zero_centred:
             parameter.data.zero_()
             continue
+        if name == "lm_head.weight" and len(parameter) < len(sources.get(name, parameter)):
+            continue  # a rank's share of a head, whose place the target's whole one takes
         its = f"{number}.{name}" if number else name.replace("layers.0.", drafts)
         values = _of_draft(its, parameter, sources, disagreement * (_LITTLE if setup.algorithm in IN_BLOCKS else 1.0))
         if setup.family == GPT_OSS and name.endswith("down_proj.weight"):

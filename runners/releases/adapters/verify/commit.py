@@ -45,8 +45,9 @@ def commit(live: Live, batch: Any, paths: Sequence[Sequence[tuple[int, int]]], t
     scheduled = StandIn(
         what="ScheduleBatch",
         forward_mode=batch.forward_mode,
-        req_pool_indices=batch.req_pool_indices,
-        seq_lens=batch.seq_lens,
+        # Without padded rows, which a batch that other ranks are busier than has behind a forward pass of 0.5.13.
+        req_pool_indices=batch.req_pool_indices[:count],
+        seq_lens=batch.seq_lens[:count],
         mamba_track_indices=tracked,
         tree_cache=SimpleNamespace(page_size=setup.page_size),
         spec_info=batch.spec_info,
