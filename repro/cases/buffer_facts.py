@@ -14,4 +14,4 @@ LOGITS = ("logits", "next_token_logits")
 # How many ranks there are under data-parallel attention (Setup.dp_attention).
 DP_RANKS = 2
 # Whose tokens are the second dimension.
-TOKENS_SECOND = frozenset({"mrope_positions"})
+TOKENS_SECOND = frozenset({"mrope_positions", "prepared_mrope_positions"})

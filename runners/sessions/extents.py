@@ -86,4 +86,4 @@ def _entries(name: str, value: object) -> int | None:
         return len(value) if value and all(isinstance(entry, int) for entry in value) else None
     if not isinstance(value, torch.Tensor) or not value.ndim:
         return None
-    return value.shape[1] if name in TOKENS_SECOND and value.ndim > 1 else value.shape[0]
+    return value.shape[1] if name.rpartition(".")[2] in TOKENS_SECOND and value.ndim > 1 else value.shape[0]
