@@ -41,6 +41,7 @@ _FAMILIES: Mapping[str, float] = {
     "gpt_oss": 1.5,
     "kimi_linear": 3.0,
     "nemotron_h": 2.4,
+    "qwen3_5": 1.9,
     "qwen3_next": 1.9,
 }
 # A bucket that is compiled.

@@ -12,9 +12,9 @@ from repro.cases import codec
 
 # Runner and backend, and what the digests of the first cases of seed 11 come to.
 DRAWN = {
-    ("draft", "triton"): "4eb09ae87468",
-    ("decode", "flashinfer"): "38f878cd2dae",
-    ("verify", "fa3"): "222584f11111",
+    ("draft", "triton"): "301051446594",
+    ("decode", "flashinfer"): "cb3e306d61e8",
+    ("verify", "fa3"): "c0b5ba30f650",
     ("multi_layer", "triton"): "3af1d9a0437f",
 }
 
