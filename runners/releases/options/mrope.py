@@ -17,7 +17,7 @@ from runners.releases.model import ROPE_THETA
 
 NAME = "mrope_positions"
 AXES = 3  # time, height, width
-_PART = 0.5
+_PART = 0.5  # of a head, which is turned where axes take turns
 
 
 def sections(setup: Setup, part: float = 1.0) -> list[int]:
@@ -38,7 +38,7 @@ def scaling(setup: Setup) -> Mapping[str, Any]:
 
 
 def interleaved(setup: Setup) -> Mapping[str, Any]:
-    """The same of models whose axes take turns in half a head's pairs. But in rounds, positions have one axis."""
+    """The same of models whose axes take turns in half a head's pairs. Outside of rounds positions have one axis."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": ROPE_THETA, "partial_rotary_factor": _PART}
     if RUNNER_FACTS[setup.runner].serves:
         rope |= {"mrope_section": sections(setup, _PART), "mrope_interleaved": True}

@@ -194,7 +194,7 @@ def _shared_alone(name: str, parameter: torch.Tensor, chosen: int) -> torch.Tens
 
 
 def _of_experts(name: str, values: torch.Tensor) -> torch.Tensor:
-    """The weights of gpt-oss, whose draft has neither biases nor experts: of these, who all are chosen, each adds a
+    """The weights of gpt-oss, whose draft has neither biases nor experts: all experts are chosen, and each adds a
     little."""
     if name.endswith("bias"):
         return torch.zeros_like(values)
