@@ -92,10 +92,10 @@ def test_the_reference_turns_each_pair_by_its_own_axis() -> None:
     rounding = importlib.import_module("runners.releases.reference.rounding")
     by = rounding.Rounding(torch.float32, on_gpu=False, seed=1)
     cos_sin = torch.arange(10.0, dtype=torch.float64)[:, None] + torch.arange(8) / 10  # position, then pair
-    cos, sin = op.angles(by, cos_sin, torch.tensor([[1, 2, 3], [4, 5, 6]]), (2, 1, 1))
+    cos, sin = op.angles(by, cos_sin, torch.tensor([[1, 2, 3], [4, 5, 6]]), (0, 0, 1, 2))
     assert torch.allclose(cos[0, :, 0], torch.tensor([[1.0, 1.1, 2.2, 3.3], [4.0, 4.1, 5.2, 6.3]]).double())
     assert torch.allclose(sin[0, :, 0], torch.tensor([[1.4, 1.5, 2.6, 3.7], [4.4, 4.5, 5.6, 6.7]]).double())
-    same, _ = op.angles(by, cos_sin, torch.tensor([[7, 7, 7]]), (2, 1, 1))
+    same, _ = op.angles(by, cos_sin, torch.tensor([[7, 7, 7]]), (0, 0, 1, 2))
     plain, _ = op.angles(by, cos_sin, torch.tensor([7]))
     assert torch.allclose(same, plain)
 
