@@ -13,6 +13,8 @@ from repro.suspects.way import BUILD, CAPTURE
 
 _FRAME = re.compile(r'/(sglang/\S+\.py)", line (\d+), in ')
 _SIZES = re.compile(r"\bsizes?\b|shape|dimension|out of (bounds|range)")
+_NOTHING = "'NoneType' object"
+_SETS = (Does.MAKES, Does.ASSIGNS)
 _BEYOND = "index out of range in self"  # torch's, of a look-up
 _MODELS = "sglang/srt/models/"
 _WORD = re.compile(r"\b[a-z]\w*_\w+\b")
@@ -56,6 +58,8 @@ def raised(clues: Clues) -> Iterator[Suspect]:
     if of_size:
         yield from frames[:1]
         yield from makers
+    if _NOTHING in message:
+        yield from _unset(clues, innermost, frames)
     if "None" in message:
         yield from _absent(clues, frames, f"{ended.step} {ended.path}", message)
     yield from frames
@@ -101,6 +105,25 @@ def _unasked(clues: Clues, frames: Sequence[Suspect]) -> Iterator[Suspect]:
                     yield Suspect(
                         caller, line, f"it makes a {ran.function[1].partition('.')[0]}, which the setup did not ask for"
                     )
+
+
+def _unset(clues: Clues, innermost: Sequence[Suspect], frames: Sequence[Suspect]) -> Iterator[Suspect]:
+    """Functions that set the field of a batch which the innermost line, where it is None, knows by a name that a frame
+    gave it."""
+    names = {name for frame in innermost for name in clues.names_at(frame.file, frame.line)}
+    running = {frame.function for frame in frames}
+    for frame in frames:
+        nodes = ast.walk(tree(clues.text(frame.file)))
+        fields = {
+            node.value.attr
+            for node in nodes
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute)
+            if isinstance(node.value.value, ast.Name) and node.value.value.id != "self"
+            if names & {plain(target.id) for target in node.targets if isinstance(target, ast.Name)}
+            if clues.at(frame.file, node.lineno) == frame.function
+        }
+        setting = clues.by_name(clues.way.phases, {plain(field) for field in fields}, _SETS, "it sets what is None")
+        yield from (suspect for suspect in setting if suspect.function not in running)
 
 
 def _absent(clues: Clues, frames: Sequence[Suspect], phase: str, message: str) -> Iterator[Suspect]:

@@ -56,6 +56,9 @@ class Runner:
     def free(self):
         self.table.write(0)
 
+    def created(self, batch):
+        batch.spec_places = batch.places
+
     def create(self):
         count = torch.zeros(1)
         return count
@@ -82,6 +85,14 @@ class Llama:
 
     def tell_layers(self):
         self.wide = True
+
+    def turned(self, batch):
+        places = batch.spec_places
+        return turn(places)
+
+
+def turn(places):
+    return places.ndim
 """,
     EXPERTS: """
 def mask(ids, count):
@@ -197,6 +208,15 @@ def test_a_look_up_beyond_a_table_leads_to_the_model_that_gives_the_numbers() ->
     calls = (RUNNER, "capture", "self.model.forward"), (MODEL, "forward", "states, more"), (BUFFERS, "fill", "target.")
     detail = frames(*calls, message="IndexError: index out of range in self")
     assert named(RAISED, way(*BUILT), detail=detail)[0] == "Llama.forward"
+
+
+def test_nothing_in_place_of_a_batchs_field_leads_to_who_sets_it() -> None:
+    calls = (MODEL, "turned", "return turn"), (MODEL, "turn", "places.ndim")
+    message = "AttributeError: 'NoneType' object has no attribute 'ndim'"
+    created: Ran = ("0 graph", RUNNER, "Runner.created", ("batch.spec_places =",), None)
+    its = frames(*calls, message=message)
+    assert named(RAISED, way(*BUILT, created), detail=its)[:2] == ["Runner.created", "turn"]
+    assert named(RAISED, way(*BUILT), detail=its)[0] == "turn"
 
 
 def test_a_model_computes_with_what_a_runner_holds() -> None:
