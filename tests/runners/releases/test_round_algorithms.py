@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-import numpy as np
 import pytest
 
 from fuzz.draw.rounds import round_cases
@@ -21,6 +20,7 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
+from tests.builders.accepted import most_accepted
 from tests.runners.releases.test_round import CHAIN, SMALL, TREE, launched
 
 TARGET = Target(NEWEST, "emulated")
@@ -52,8 +52,7 @@ def test_texts_are_the_targets(name: str, newest: Pool) -> None:
     assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
     launched = {count.split()[2] for count in trace.facts["launches"].split(", ")}
     assert launched == {"draft", "verify", "draft_extend"}
-    accepted = [seen.array for seen in trace.seen if (seen.path, seen.name) == ("round_graph", "accepted")]
-    assert np.concatenate(accepted).max() > 1, "no draft was accepted"
+    assert most_accepted(trace) > 1, "no draft was accepted"
 
 
 @pytest.mark.parametrize("backend", RUNNER_FACTS["round"].backends)

@@ -7,7 +7,6 @@ import importlib
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fuzz.draw.aim import aim_of_values
@@ -21,6 +20,7 @@ from repro.cases.release_list import NEWEST
 from repro.cases.rows.serving import launched
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
+from tests.builders.accepted import most_accepted
 from tests.runners.releases.test_round import CHAIN, HAPPENING, STEPS, TREE
 from tests.runners.releases.test_round_plants import OF_TEXT, Plant, assert_seen
 
@@ -121,8 +121,7 @@ def test_texts_are_the_targets(name: str, newest: Pool) -> None:
     case = Case(setup=setup, steps=HAPPENING[3:] if setup.radix else STEPS)
     trace = newest.run(case)
     assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
-    accepted = [seen.array for seen in trace.seen if (seen.path, seen.name) == ("round_graph", "accepted")]
-    assert np.concatenate(accepted).max() > 1, "no draft was accepted"
+    assert most_accepted(trace) > 1, "no draft was accepted"
 
 
 @pytest.mark.exhaustive

@@ -21,6 +21,7 @@ from repro.cases.release_list import NEWEST
 from repro.cases.rows.serving import launched
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
+from tests.builders.accepted import most_accepted
 from tests.runners.releases.test_round import CHAIN, STEPS, TREE
 from tests.runners.releases.test_round_plants import OF_TEXT, Plant, assert_seen
 
@@ -75,8 +76,7 @@ def test_texts_are_the_targets(name: str, newest: Pool) -> None:
     trace = newest.run(case)
     assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
     assert np.isfinite(trace.path(0, "served")["state_temporal0"]).any(), "no state was judged"
-    accepted = [seen.array for seen in trace.seen if (seen.path, seen.name) == ("round_graph", "accepted")]
-    assert np.concatenate(accepted).max() > 1, "no draft was accepted"
+    assert most_accepted(trace) > 1, "no draft was accepted"
 
 
 @pytest.mark.exhaustive
