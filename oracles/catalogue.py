@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from oracles import (
@@ -51,7 +51,7 @@ from repro.cases.case import Case
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import ENDED, RAISED, Status, Verdict, worst
 from repro.traces.paths import PATHS
-from repro.traces.trace import Trace
+from repro.traces.trace import Termination, Trace
 
 ALL: tuple[Judge, ...] = (
     ended.judge,
@@ -145,16 +145,31 @@ def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
 
 
 def judge_all(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """At least one verdict per oracle that is asked. An exception in an oracle becomes UNKNOWN with where RAISED."""
+    """At least one verdict per oracle that is asked. An exception in an oracle becomes UNKNOWN with where RAISED.
+
+    A run that did not end well may have recorded its last step in part: an oracle that raises over it judges the steps
+    before."""
     setup = case.setup
-    verdicts = (verdict for judge in asked(case, trace) for verdict in _ask(judge, case, trace))
+    traces = (trace,) if trace.ended.how is Termination.DONE else (trace, _without_last_steps(trace))
+    verdicts = (verdict for judge in asked(case, trace) for verdict in _ask(judge, case, traces))
     return tuple(replace(v, runner=v.runner or setup.runner, backend=setup.backend) for v in verdicts)
 
 
-def _ask(judge: Judge, case: Case, trace: Trace) -> tuple[Verdict, ...]:
+def _without_last_steps(trace: Trace) -> Trace:
+    """The trace without the last step of each path: rounds count launches and iterations apart."""
+    last: dict[str, int] = {}
+    for seen in trace.seen:
+        last[seen.path] = max(seen.step, last.get(seen.path, 0))
+    return replace(trace, seen=tuple(seen for seen in trace.seen if seen.step < last[seen.path]))
+
+
+def _ask(judge: Judge, case: Case, traces: Sequence[Trace]) -> tuple[Verdict, ...]:
+    """The verdicts over the first of these traces that the oracle can read."""
     try:
-        verdicts = judge(case, trace)
+        verdicts = judge(case, traces[0])
     except Exception as error:  # becomes the verdict: one broken oracle must not take the others along
+        if traces[1:]:
+            return _ask(judge, case, traces[1:])
         detail = f"{type(error).__name__}: {error}"
         return (Verdict(oracle=name_of(judge), status=Status.UNKNOWN, where=RAISED, detail=detail),)
     return (verdicts,) if isinstance(verdicts, Verdict) else verdicts

@@ -70,9 +70,10 @@ def _count(record: Record, path: Recorded) -> int:
 
 
 def _accepted(record: Record, path: Recorded) -> float:
-    """Accepted tokens of a request in a round, on average."""
+    """Accepted tokens of a request in a round, on average; 0 without a round."""
     rounds = [record.path(number, path).get("accepted", np.empty(0)) for number in range(_count(record, path))]
-    return float(np.concatenate(rounds).mean())
+    accepted = np.concatenate([np.empty(0), *rounds])
+    return float(accepted.sum() / max(1, accepted.size))
 
 
 def _first(case: Case, record: Record, path: Recorded, against: Recorded) -> Difference | None:
