@@ -102,7 +102,7 @@ class Explainer:
     foresee: Callable[[Target, Sequence[Case]], None] = lambda target, cases: None
     _mended: dict[tuple[Target, tuple[str, ...]], Mended | None] = field(default_factory=dict)
     _runs: dict[tuple[Target, str, int], tuple[Sequence[Sequence[Verdict]], str]] = field(default_factory=dict)
-    _single: dict[tuple[Target, frozenset[str]], Issue] = field(default_factory=dict)
+    _single: dict[tuple[Target, frozenset[str]], Issue | None] = field(default_factory=dict)
     _single_runs: int = 0
 
     def explain(self, case: Case, target: Target, failures: Sequence[Verdict], tries: int = 1) -> Explained:
@@ -118,12 +118,21 @@ class Explainer:
         others = [issue for issue in issues if issue not in applied]
         seen, still = {v.fingerprint for v in failures}, {v.fingerprint for v in there}
         gone = [v for v in failures if v.fingerprint not in still] if applied else []
+        cut_off: list[Verdict] = []
+        if mended and any(v.oracle == ENDED and v.fingerprint not in seen for v in there):
+            # The patches end the run early: what it did not come to is asked of each of them alone.
+            runs, _ = self._ran(mended.target, case, tries)
+            cut_off = [v for v in gone if not _is_judged(v, runs)]
+            gone = [v for v in gone if v not in cut_off]
+        by_experiment = [self._responsible(case, target, gone, applied)] if gone else []
+        if cut_off and (alone := self._mending(case, target, cut_off, _speaking_of(cut_off, case.setup, applied))):
+            by_experiment.append(alone)
+            gone += cut_off
         named = {
             v: next((issue for issue in others if issue.explains_unmended(case.setup, v)), None)
             for v in failures
             if v not in gone
         }
-        by_experiment = [self._responsible(case, target, gone, applied)] if gone else []
         return Explained(
             issues=tuple(dict.fromkeys([*by_experiment, *filter(None, named.values())])),
             left=tuple(v for v, issue in named.items() if issue is None),
@@ -184,10 +193,13 @@ class Explainer:
         likely = _speaking_of(gone, case.setup, applied)
         if len(likely) == 1:
             return likely[0]
+        return self._mending(case, target, gone, likely) or likely[0]
+
+    def _mending(self, case: Case, target: Target, gone: Sequence[Verdict], issues: Sequence[Issue]) -> Issue | None:
+        """The first of these issues that makes the failures go away alone."""
         key = (target, frozenset(verdict.fingerprint for verdict in gone))
         if key not in self._single:
-            alone = (issue for issue in likely if self._goes_away(case, target, gone, issue))
-            self._single[key] = next(alone, likely[0])
+            self._single[key] = next((i for i in issues if self._goes_away(case, target, gone, i)), None)
         return self._single[key]
 
     def _goes_away(self, case: Case, target: Target, gone: Sequence[Verdict], issue: Issue) -> bool:
@@ -197,7 +209,14 @@ class Explainer:
         self._single_runs += 1
         runs, _ = self._ran(mended.target, case, 1)
         still = {verdict.fingerprint for run in runs for verdict in run if verdict.status is Status.FAIL}
-        return bool(runs) and not still & {verdict.fingerprint for verdict in gone}
+        gone_there = not still & {verdict.fingerprint for verdict in gone}
+        return bool(runs) and gone_there and all(_is_judged(verdict, runs) for verdict in gone)
+
+
+def _is_judged(failure: Verdict, runs: Sequence[Sequence[Verdict]]) -> bool:
+    """True if a run came to its end, or so far that this oracle could say something else."""
+    answers = [(v.oracle, v.status) for run in runs for v in run if v.status is not Status.UNKNOWN]
+    return failure.oracle in dict(answers) or (ENDED, Status.PASS) in answers
 
 
 def _right_again(run: Sequence[Verdict], oracles: Collection[str]) -> bool:

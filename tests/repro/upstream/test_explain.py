@@ -113,6 +113,27 @@ def test_what_fails_with_patches_alone_is_no_failure_of_the_target() -> None:
     assert to_json(explained)["only_mended"] == [{"oracle": "slot0_padding", "where": "padded rows of b", "detail": ""}]
 
 
+def test_a_patch_that_ends_the_run_early_explains_nothing_that_was_not_judged() -> None:
+    early = Verdict(oracle="ended", status=Status.FAIL, where="raised ValueError in building the workers")
+
+    class Early(World):
+        """A world in which the run ends early by all patches together."""
+
+        def run(self, target: Target, case: Case, tries: int) -> tuple[list[tuple[Verdict, ...]], str]:
+            made = super().run(target, case, tries)
+            return made if target.sglang.startswith("/mended by") else ([(early, *self.left)], "")
+
+    other = replace(ISSUE, title="the patch that ends the run", mended_by=("#2",))
+    explained = Early(issues=(ISSUE, other), alone={"#26335": (STALE,), "#2": (early, STALE)}).explainer()
+    assert explained.explain(CASE, TARGET, [STALE]).left == (STALE,)
+    alone = Early(issues=(other, ISSUE), alone={"#2": (STALE,), "#26335": ()}).explainer()
+    assert alone.explain(CASE, TARGET, [STALE]).issues == (ISSUE,)
+    judged = Early(left=(replace(STALE, status=Status.PASS),)).explainer().explain(CASE, TARGET, [STALE])
+    assert judged.holds and judged.only_mended == (early,)
+    # A crash of the target itself hides the rest in both runs.
+    assert Early().explainer().explain(CASE, TARGET, [STALE, early]).left == (early,)
+
+
 def test_in_one_place_of_a_plan_the_first_wrong_buffer_tells_two_apart() -> None:
     plan = replace(STALE, oracle="kv_indices", where="segment of a real row")
     first, other = (replace(plan, cell=Cell(step=0, buffer=b, row=1, column=0, got="2", want="0")) for b in "cd")
