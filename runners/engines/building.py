@@ -33,7 +33,12 @@ def begin(builds: Sequence[Build]) -> None:
 
 
 def _build(module: str, generator: str, arguments: tuple[Any, ...]) -> None:
-    getattr(importlib.import_module(module), generator)(*arguments).build(False)
+    _locked(getattr(importlib.import_module(module), generator)(*arguments))
+
+
+def _locked(spec: Any) -> None:
+    """Build a kernel of flashinfer under its lock, which build takes by default up to 0.6 alone."""
+    spec.build(False, need_lock=True)
 
 
 def rehearse(run: Callable[[], None]) -> None:
@@ -80,7 +85,7 @@ def _begun_unless_built(spec: Any) -> Any:
     """In the place of JitSpec.build_and_load."""
     if spec.is_aot:
         return spec.load(spec.aot_path)
-    _in_background(partial(spec.build, False))
+    _in_background(partial(_locked, spec))
     return Nothing()
 
 

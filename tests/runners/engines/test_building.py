@@ -24,7 +24,8 @@ class Spec:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def build(self, verbose: bool) -> None:
+    def build(self, verbose: bool, need_lock: bool = False) -> None:
+        assert need_lock, "two processes must not write the same files"
         self.path.with_suffix(".begun").write_text(f"{os.getpid()}")
         while not self.path.with_name("go").exists():
             time.sleep(0.02)
@@ -39,7 +40,7 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """TVM's FFI and flashinfer, as far as they are asked."""
 
     def build(name: str) -> None:
-        Spec(tmp_path / name).build(False)
+        Spec(tmp_path / name).build(False, need_lock=True)
 
     cpp, core, jit = ModuleType("tvm_ffi.cpp"), ModuleType("flashinfer.jit.core"), ModuleType("generators")
     vars(cpp).update(build=build, build_inline=build, load=str.upper, load_inline=str.upper)
