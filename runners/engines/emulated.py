@@ -157,6 +157,8 @@ def graph(cuda_graph: Graph, pool: Arena | None = None, stream: object = None, *
     cuda_graph.inputs = {number: entry for number, entry in recorder.inputs.items() if entry.form}
 
 
+# sglang's operators, by their names: Python, of which a GPU records the kernels alone.
+_operators: dict[str, Callable[..., Any]] = {}
 _open: list[_Recorder] = []
 _graphs: WeakSet[Graph] = WeakSet()
 
@@ -190,6 +192,9 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if python := _operators.get(func._schema.name):
+            with self:
+                return python(*args, **kwargs)
         refuse(func, args, kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         mutates = func._schema.is_mutable
@@ -350,6 +355,7 @@ def _operators_for_cuda_run_here() -> None:
         registers(self, op_name, fn, dispatch_key, **options)
         if self.ns == "sglang" and dispatch_key == "CUDA":
             registers(self, op_name, fn, "CPU", **options)
+            _operators[f"{self.ns}::{op_name}"] = fn
 
     library.impl = impl
 

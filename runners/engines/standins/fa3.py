@@ -87,8 +87,15 @@ def flash_attn_with_kvcache(
         *(q, k_cache, v_cache, qv, cache_seqlens, table, cu_seqlens_q, max_seqlen_q, scheduler_metadata, sinks),
         *(causal, left, right, softcap, scale),
     )
-    output = output if out is None else out.copy_(output)
+    output = output if out is None else _put(out, output, cu_seqlens_q)
     return (output, logs) if return_softmax_lse else output
+
+
+def _put(out: Tensor, output: Tensor, query_starts: Tensor) -> Tensor:
+    """The memory that a caller gave, whose rows of no sequence keep what they hold."""
+    rows = torch.arange(len(out))
+    written = (rows >= query_starts[0]) & (rows < query_starts[-1])
+    return out.copy_(torch.where(written.view(-1, 1, 1), output, out))
 
 
 def _check_sinks(sinks: Tensor, heads: int) -> None:

@@ -58,6 +58,25 @@ def test_an_assertion_is_part_of_the_graph() -> None:
         made.replay()
 
 
+def test_what_an_operator_of_sglang_calls_is_part_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Python code runs in a capture and never again: a replay has the scale of then."""
+    scale = 2.0
+
+    def scaled(values: torch.Tensor) -> torch.Tensor:
+        return values * scale
+
+    library = torch.library.Library("sglang", "FRAGMENT")
+    library.define("scaled_for_a_test(Tensor values) -> Tensor")
+    library.impl("scaled_for_a_test", scaled, "CPU")
+    monkeypatch.setitem(emulated._operators, "sglang::scaled_for_a_test", scaled)
+    values = torch.ones(3)
+    made, results = captured(lambda: [torch.ops.sglang.scaled_for_a_test(values)])
+    scale = 5.0
+    values.fill_(3)
+    made.replay()
+    assert results[0].tolist() == [6.0, 6.0, 6.0]
+
+
 @many
 @given(programs(), st.lists(st.integers(1, 1000), min_size=1, max_size=3))
 def test_a_replay_gives_what_eager_gives(program: Program, seeds: list[int]) -> None:
