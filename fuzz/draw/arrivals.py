@@ -12,7 +12,7 @@ from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max
 from repro.cases.families import family_facts
 from repro.cases.options import OPTION
-from repro.cases.rows.serving import pool_least, pool_of
+from repro.cases.rows.serving import BREAKABLE, FULL, pool_least, pool_of, prefill_buckets
 from repro.cases.runner_facts import IN_BLOCKS, MARKOV
 
 # A case costs by its tokens: so many requests, and of each so many tokens besides the first.
@@ -25,6 +25,9 @@ BEYOND_GRAPHS = 4
 # One in so many setups of a draft that reads the target's KV cache has the normal loop: 0.5.19 to 0.5.23 die there with
 # the first request (round-frozen-kv-without-overlap), so that nothing else is met.
 WITHOUT_OVERLAP = 4
+# One in so many setups with recurrent layers, or with KV slots of sliding layers over flashinfer, has full prefill
+# graphs: releases die there before the first request (round-full-prefill-captured-too-early), and nothing else is met.
+CAPTURED_TOO_EARLY = 8
 # One in so many setups of a model that takes images has none.
 WITHOUT_IMAGES = 4
 WAITS = (0, 1, 1, 2, 3, 6)
@@ -56,6 +59,10 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         dp_attention=setup.dp_attention or (ranks and draw(st.sampled_from((False, False, True)))),
         heeds_eos=draw(st.booleans()),
     )
+    if prefill_buckets(drawn) and BACKEND_FACTS[setup.backend].captures_prefills and not facts.latent:
+        early = facts.recurrent or (setup.swa and setup.backend == "flashinfer")
+        full = draw(st.integers(1, CAPTURED_TOO_EARLY)) == 1 if early else draw(st.booleans())
+        drawn = replace(drawn, prefill_backend=FULL if full else BREAKABLE)
     if facts.sees:
         mrope = draw(st.booleans()) and not facts.own_drafts  # a next-token layer has its target's positions
         drawn = replace(drawn, images=draw(st.integers(1, WITHOUT_IMAGES)) > 1, mrope=mrope)

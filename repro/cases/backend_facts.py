@@ -38,6 +38,8 @@ class BackendFacts:
     # multi_layer's layers (Setup.one_graph), which trtllm_mha refuses.
     plans_in_graphs: frozenset[str] = frozenset()
     combines_layers: bool = False
+    # Whether it plans a prefill whose whole pass is one graph: sglang's others plan no such mode.
+    captures_prefills: bool = False
     # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
     quantises: bool = False
     # Whether setups with a logit cap, and with deterministic inference, are drawn: flashinfer's kernels are planned
@@ -91,6 +93,7 @@ BACKEND_FACTS = {
         indexes_queries=True,
         drafts_in_windows=False,
         starts_in_windows=False,
+        captures_prefills=True,
         classes="FlashInfer",
         names_cuda=True,
     ),
@@ -105,6 +108,7 @@ BACKEND_FACTS = {
         plans_in_graphs=frozenset({"draft_extend", "multi_layer"}),
         combines_layers=True,
         drafts_in_windows=False,
+        captures_prefills=True,
         classes="FlashAttention",
         names_cuda=True,
     ),

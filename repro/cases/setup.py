@@ -60,6 +60,7 @@ class Setup:
     logprob_start_len: int = -1
     heeds_eos: bool = False
     images: bool = False
+    prefill_backend: str = "breakable"
 
     @property
     def max_bs(self) -> int:

@@ -61,6 +61,7 @@ SETTINGS = (
     "cuda_graph_bs_decode",
     "cuda_graph_max_bs",
     "cuda_graph_max_bs_decode",
+    "cuda_graph_backend_prefill",
     "cuda_graph_max_bs_prefill",
     "disable_cuda_graph",
     "disable_cuda_graph_padding",

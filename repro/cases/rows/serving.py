@@ -29,6 +29,9 @@ _TOGETHER = 1000
 # Between a runner and the number of draft steps of its graphs, in the names of an adaptive worker's; and that of the
 # layer that has a graph of its own.
 _AT_STEPS, _OF_LAYER = "@", "#"
+# sglang's graphs of prefills: parts between calls of attention, or a batch's whole pass with all requests that it has
+# room for; and none.
+BREAKABLE, FULL, DISABLED = "breakable", "full", "disabled"
 # The name of the graphs that draft a whole block.
 BLOCK = "block"
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
@@ -52,7 +55,7 @@ def pool_of(setup: Setup) -> int:
 
 def prefill_buckets(setup: Setup) -> list[int]:
     """The sizes of prefill graphs, in tokens, rising; empty without any."""
-    most = setup.prefill_max_bs
+    most = setup.prefill_max_bs * (setup.prefill_backend != DISABLED)
     return sorted({most, -(-most // 2), -(-most // 4)}) if most else []
 
 
@@ -102,6 +105,7 @@ def launched(setup: Setup, graphs: str) -> Setup:
         "images": False,
     }
     of_rounds_alone = {"overlap": False, "pool": 0, "disagreement": 0, "prefill_max_bs": 0} | of_requests | windows
+    of_rounds_alone["prefill_backend"] = BREAKABLE
     turned = setup.mrope or (family_facts(setup).sees and family_facts(setup).own_drafts)
     of_rounds_alone |= {"one_graph": setup.one_graph and facts.layered, "mrope": turned and facts.mrope}
     return replace(setup, runner=runner, **of_rounds_alone)
@@ -248,6 +252,28 @@ ROWS: tuple[Option, ...] = (
         drawn=(16, 32),
         later=True,
         words="prefill graphs of up to {0} tokens",
+    ),
+    Option(
+        field="prefill_backend",
+        name="cuda_graph_backend_prefill",
+        meaning="how prefill graphs are made: breakable, in parts between calls of attention; full, of a whole pass, "
+        "with room for as many requests as the largest bucket has; disabled, not at all",
+        choices=(BREAKABLE, FULL, DISABLED),
+        if_set=(
+            _SERVES,
+            Need(
+                lambda s, r, b: s.prefill_backend != FULL or b.captures_prefills,
+                "{s.backend} has no metadata for full prefill graphs",
+            ),
+            Need(
+                lambda s, r, b: s.prefill_backend != FULL or not family_facts(s).latent,
+                "{s.family} models have no full prefill graphs here",
+            ),
+        ),
+        drawn=(FULL,),
+        later=True,
+        example={"prefill_max_bs": 16, "prefill_backend": FULL},
+        words="{0} prefill graphs",
     ),
     Option(
         field="sampled",

@@ -16,6 +16,7 @@ from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from repro.cases.releases import release_order
+from repro.cases.rows.serving import FULL, prefill_buckets
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases.backends import dsa as sparse
@@ -40,7 +41,8 @@ from runners.releases.workers.rendezvous import in_memory
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
 _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
 # Options that a worker is not given by their values: what it is given instead is told here, or where it is built.
-_BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "overlap", "pool", "prefill_max_bs"}
+_OF_PREFILLS = {"prefill_max_bs", "prefill_backend"}
+_BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "overlap", "pool"} | _OF_PREFILLS
 
 # Setups that earlier releases are not driven with: which, the first release that is, and the refusal.
 _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
@@ -69,6 +71,11 @@ _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
         lambda s: s.algorithm in IN_BLOCKS - {MARKOV} and s.dp_attention,
         blocks.RANKS_SINCE,
         "blocks are not drafted under data-parallel attention",
+    ),
+    (
+        lambda s: bool(prefill_buckets(s)) and s.prefill_backend == FULL,
+        "0.5.15.post1",
+        "full prefill graphs are refused",
     ),
     # Rules of ServerArgs._disable_breakable_cudagraph_if_incompatible (server_args.py, 0.5.15.post1:3335), which a
     # backend that is asked for by its name passes by.

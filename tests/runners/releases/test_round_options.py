@@ -12,7 +12,7 @@ from oracles import kv_rows, leaks, logits
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.cases.release_list import NEWEST
-from repro.cases.rows.serving import samples
+from repro.cases.rows.serving import FULL, samples
 from repro.traces.finding import Status
 from repro.traces.trace import Trace
 from runners.processes.pool import Pool
@@ -33,6 +33,16 @@ SETUPS = {
     ),
     "prefill graphs, and prompts beyond the largest of them": replace(
         CHAIN, prefill_max_bs=16, radix=True, disagreement=30, logprobs=True, logprob_start_len=0
+    ),
+    "full prefill graphs, with padded requests and prefixes": replace(
+        CHAIN,
+        backend="fa3",
+        dtype="float16",
+        head_dim=64,
+        prefill_max_bs=64,
+        prefill_backend=FULL,
+        chunk=8,
+        disagreement=30,
     ),
     "requests that sample, and hidden states": replace(
         TREE, sampled=True, returns_hidden=True, logprobs=True, overlap=True, disagreement=30

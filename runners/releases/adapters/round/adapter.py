@@ -10,7 +10,7 @@ from typing import Any
 from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
-from repro.cases.rows.serving import PLAN_STREAM, pool_of
+from repro.cases.rows.serving import PLAN_STREAM, pool_of, prefill_buckets
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases import model
@@ -67,8 +67,8 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
             arguments["chunked_prefill_size"] = setup.chunk
         arguments |= ranks.arguments(setup, arguments)
         if _NO_PREFILL in inspect.signature(ServerArgs).parameters:  # on by default on a GPU
-            arguments[_NO_PREFILL] = not setup.prefill_max_bs
-        elif setup.prefill_max_bs:
+            arguments[_NO_PREFILL] = not prefill_buckets(setup)
+        elif prefill_buckets(setup):
             raise Unsupported("before 0.5.14 prefill graphs are of runners that are not driven")
         args = published(arguments)
         present.GENERATION.graphs_on(args, setup)

@@ -20,6 +20,7 @@ from runners.engines.standins import native_imports, sampling, tree, verify
 from runners.engines.without_device import copied_to_host
 from runners.releases.adapters.verify.adapter import stand_in as stand_in_for_trees
 from runners.releases.workers.building import as_on_gpus as launched_as_on_gpus
+from runners.releases.workers.posing import Posing
 
 # Packages whose modules ask on which device they are, and launch Triton kernels on a GPU.
 _ASK = (
@@ -70,7 +71,8 @@ _RENORM, _BY_SAMPLING = "flashinfer.sampling", "sglang.kernels.ops.speculative.s
 # Functions that copy to the host while the device goes on.
 _COPIES_TO_HOST = ("async_d2h", "_async_d2h")
 _GIBIBYTES = 64.0
-_HOPPER = (9, 0)
+# Those of an H100, with so many processors: flashinfer's room for a full prefill graph goes by them.
+_HOPPER, _PROCESSORS = (9, 0), 132
 
 
 class Device(str):
@@ -101,6 +103,7 @@ def prepare() -> None:
     _stand_in()
     _no_questions()
     torch.cuda.get_device_capability = lambda *_, **__: _HOPPER
+    torch.cuda.get_device_properties = lambda *_, **__: Posing(multi_processor_count=_PROCESSORS)
     torch.cpu.Stream.synchronize = lambda self: None  # which it lacks
     torch.cuda.current_stream = lambda device=None: torch.cpu.current_stream()
     _tensors_on_gpu()
