@@ -9,7 +9,7 @@ from typing import Any
 from repro.cases.case import Setup
 from repro.cases.close_names import close_to
 from repro.cases.codec import Seed
-from repro.cases.conditions import FAMILY, condition, names
+from repro.cases.conditions import FACTS, condition, names
 from repro.cases.families import family_of_path
 from repro.cases.launch import opened
 from repro.cases.option import SERVER, Option
@@ -198,8 +198,8 @@ def _open(of: Server, conditions: Iterable[str]) -> tuple[str, ...] | None:
 
 def _worded(text: str) -> str:
     """The condition by sglang's names, or in words."""
-    if text.split()[-1] in FAMILY:
-        return f"the model is {text}"
+    if fact := FACTS.get(text.split()[-1]):
+        return f"the model is {text}" if fact[1] == "family" else f"drafts are made {text.replace('_', ' ')}"
     words = [OPTION[word].name if word in OPTION else word for word in text.split()]
     alone = OPTION.get(text)
     return f"the model has {alone.name}" if alone and alone.part != SERVER else " ".join(words)
