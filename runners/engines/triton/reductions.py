@@ -1,7 +1,12 @@
-"""Reductions and scans over values with a leading axis of programs (batched.py); without one, Triton's own."""
+"""Reductions and scans over values with a leading axis of programs (batched.py); without one, Triton's own.
+
+Triton's interpreter takes the first NaN for an extreme value, as numpy does. A GPU keeps the second of two values
+unless the first one wins, which no NaN does: what lies behind the last NaN decides, padding included.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +15,7 @@ import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
 
 from runners.engines.triton.batched import NotBatched, batched
+from runners.engines.triton.values import apply
 
 TensorHandle = triton_interpreter.TensorHandle
 
@@ -29,6 +35,39 @@ def _flat(tensor: Any) -> Any:
     return tensor
 
 
+def place_of(data: Any, *, axis: int, keepdims: bool, least: bool) -> Any:
+    """The place of the extreme value along an axis."""
+    extreme = np.argmin if least else np.argmax
+    if data.dtype.kind != "f" or not np.isnan(data).any():
+        return extreme(data, axis=axis, keepdims=keepdims)
+    most = data.shape[axis] - 1
+    places = np.moveaxis(np.broadcast_to(np.arange(most + 1), (*np.moveaxis(data, axis, -1).shape,)), -1, axis)
+    last = np.where(np.isnan(data), places, -1).max(axis=axis, keepdims=True)
+    behind = np.where(places > last, data, np.inf if least else -np.inf)
+    # The first one behind the last NaN where all there are as bad as what comes before.
+    winner = np.maximum(extreme(behind, axis=axis, keepdims=True), np.minimum(last + 1, most))
+    return winner if keepdims else winner.squeeze(axis)
+
+
+def value_at(data: Any, *, axis: int, keepdims: bool, least: bool) -> Any:
+    """The value there."""
+    values = np.take_along_axis(data, place_of(data, axis=axis, keepdims=True, least=least), axis)
+    return values if keepdims else values.squeeze(axis)
+
+
+class _Reduction(triton_interpreter.ReduceOps):
+    """Triton's own, but for extremes with places."""
+
+    def min_max(self, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
+        if idx_reduce_op is None or self.axis is None:
+            return super().min_max(input, val_reduce_op, idx_reduce_op)
+        arguments = {"axis": self.axis, "keepdims": self.keep_dims, "least": idx_reduce_op is np.argmin}
+        data = input.handle.data
+        return self.to_tensor(value_at(data, **arguments), input.dtype), self.to_tensor(
+            place_of(data, **arguments), tl.int32
+        )
+
+
 def _reduced(inputs: tuple[Any, ...], axis: int | None, combine: Any, keep_dims: bool) -> tuple[Any, ...]:
     if axis is None:
         inputs, axis = tuple(_flat(tensor) for tensor in inputs), 0
@@ -39,9 +78,10 @@ def _reduced(inputs: tuple[Any, ...], axis: int | None, combine: Any, keep_dims:
     standard = tl.standard
     if combine in (standard._argmin_combine_tie_break_left, standard._argmax_combine_tie_break_left):
         least = combine == standard._argmin_combine_tie_break_left
-        value, place = (np.min, np.argmin) if least else (np.max, np.argmax)
-        values = value(data, axis=at, keepdims=keep_dims)
-        return _tensor(values, first.dtype), _tensor(place(data, axis=at, keepdims=keep_dims), tl.int32)
+        value, place = (
+            functools.partial(each, axis=at, keepdims=keep_dims, least=least) for each in (value_at, place_of)
+        )
+        return _tensor(apply(value, data), first.dtype), _tensor(apply(place, data), tl.int32)
     known: dict[Any, Callable[..., Any]] = {
         standard._elementwise_max: np.nanmax,
         standard._elementwise_min: np.nanmin,
@@ -72,7 +112,7 @@ def _scanned(inputs: tuple[Any, ...], axis: int, combine: Any, reverse: bool) ->
 
 def _reduce(input: Any, axis: int | None, combine_fn: Any, keep_dims: bool = False, **kwargs: Any) -> Any:
     if not batched():
-        return triton_interpreter.ReduceOps(axis, combine_fn, keep_dims).apply(input)
+        return _Reduction(axis, combine_fn, keep_dims).apply(input)
     inputs = input if isinstance(input, tuple) else (input,)
     results = _reduced(inputs, axis, combine_fn, keep_dims)
     return results if isinstance(input, tuple) else results[0]
