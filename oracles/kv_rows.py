@@ -19,7 +19,8 @@ from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "kv_rows"
-OF_REQUESTS = ("requests", "lengths", "cached")
+OF_REQUESTS = ("requests", "lengths", "cached", "lacking")
+DRAFT = "draft_"
 OF_DRAFT, CACHED = "rows of the draft", "of a cached prefix"
 
 
@@ -54,7 +55,7 @@ def _allowed(setup: Setup, place: int, afresh: Mapping[str, Array]) -> dict[str,
     for name in afresh.keys() - OF_REQUESTS:
         if name.startswith(NOISE):
             continue
-        largest = float(np.abs(afresh[name]).max(initial=0.0))
+        largest = float(np.nanmax(np.abs(afresh[name]), initial=0.0))
         distance = of_rounds(largest, setup.dtype, setup.kv_dtype)
         if f"{NOISE}{name}" in afresh:  # an entry that rounds to the next one moves all layers behind it
             distance += NOISE_FACTOR * float(afresh[f"{NOISE}{name}"][place])
@@ -75,13 +76,16 @@ def _wrong(
     drawn: Drawn | None,
 ) -> Iterator[Wrong]:
     """One for each cache in which a row of this request differs by more than is allowed there."""
+    lacks_numbers = bool(afresh["lacking"][place]) if "lacking" in afresh else False
     for name in (name for name in afresh if name in allowed):
+        if lacks_numbers and name.startswith(DRAFT):  # zero times what is no number is none, where a mask hides it
+            continue
         # A sliding layer keeps the rows that the next token sees. A round may end past the text.
         ends = max(int(afresh["lengths"][place]), int(values["new_seq_lens"][row]))
         first = max(0, ends - setup.window) if name.startswith(SLIDING) else 0
         got, want = values[name][row, first:length], afresh[name][place, first:length]
         request, cached = int(afresh["requests"][place]), int(afresh["cached"][place])
-        is_apart = ~np.isclose(got, want, rtol=0.0, atol=allowed[name])
+        is_apart = ~np.isclose(got, want, rtol=0.0, atol=allowed[name], equal_nan=True)
         if drawn:
             is_apart &= ~drawn.unsaid(request, layer_of(setup, name), cached, length)[first:]
         apart = np.flatnonzero(is_apart)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from oracles.text import FINISHED, TIE
+from oracles.text import FINISHED, TIE, lacks_numbers
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
 from repro.cases.rows.serving import NOISE, STATE, asks_logprobs, asks_states, prompt_start
@@ -24,6 +24,7 @@ PROMPT, PROMPT_COUNT = "log-probabilities of a prompt", "number of log-probabili
 KEPT = "states of recurrent layers behind a round"
 STATES, STATES_COUNT = "hidden states that were returned", "number of hidden states that were returned"
 DRAFTED = "tokens that were drafted"
+UNSANITIZED = "logits that a server was to sanitize"
 # A log-probability moves by as much as its own logit and the sum over all.
 _BOTH = 2.0
 
@@ -38,6 +39,11 @@ def judge(case: Case, trace: Trace) -> Verdict:
         if "off" not in served:
             continue
         for row, distances in enumerate(served["off"]):
+            if case.setup.sanitizes and "not_numbers" in served:
+                compared += 1
+                wrongs += _unsanitized(number, row, int(served["not_numbers"][row]))
+            if lacks_numbers(served, row):
+                continue
             length = int((served["best"][row] >= 0).sum())
             compared += int((~np.isnan(distances[:length])).sum())
             wrongs += _wrong(number, row, OFF, distances[:length], TIE * float(served["noise"][row]))
@@ -59,8 +65,15 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if asks_states(case.setup, row) and served["ended"][row] == FINISHED:
                 compared += length
                 wrongs += _wrong_states(number, row, length, served)
-    order = (KEPT, OFF, COUNT, RETURNED, PROMPT_COUNT, PROMPT, STATES_COUNT, STATES, DRAFTED)
+    order = (KEPT, OFF, COUNT, RETURNED, PROMPT_COUNT, PROMPT, STATES_COUNT, STATES, DRAFTED, UNSANITIZED)
     return conclude(ORACLE, wrongs, compared, nothing="no logits seen", order=order)
+
+
+def _unsanitized(number: int, row: int, count: int) -> Iterator[Wrong]:
+    if count:
+        cell = Cell(step=number, buffer="logits", row=row, column=0, got=f"{count} not numbers", want="0")
+        detail = f"{count} of the logits that were sampled from for request {row} of step {number} are not numbers."
+        yield Wrong(where=UNSANITIZED, detail=detail, cell=cell)
 
 
 def _wrong_returned(number: int, row: int, length: int, served: Mapping[str, Array]) -> Iterator[Wrong]:

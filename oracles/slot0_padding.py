@@ -48,7 +48,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
                 cell = first_difference(step, name, padded, neutral, first_row=raw_bs)
             else:
                 limits = row.within(case.setup) if row.within else (-np.inf, np.inf)
-                cell = _first_outside(step, name, padded, limits, first_row=raw_bs)
+                cell = _first_outside(step, name, padded, limits, first_row=raw_bs, nan=bool(case.setup.nan_logits))
                 if row.stale and not equal(padded, neutral):
                     stale.add(name)
             compared += 1
@@ -70,10 +70,13 @@ def _wrong(cell: Cell, raw_bs: int, bs: int) -> Wrong:
     return Wrong(where=cell.buffer, detail=detail, cell=cell)
 
 
-def _first_outside(step: int, buffer: str, got: Array, limits: tuple[float, float], *, first_row: int) -> Cell | None:
-    """The first cell outside [low, high); None if all are inside. A NaN is outside."""
+def _first_outside(
+    step: int, buffer: str, got: Array, limits: tuple[float, float], *, first_row: int, nan: bool
+) -> Cell | None:
+    """The first cell outside [low, high); None if all are inside. nan: whether a NaN is inside, as real rows have
+    some."""
     low, high = np.asarray(limits).tolist()
-    outside = ~((got >= low) & (got < high)).reshape(-1)
+    outside = ~(((got >= low) & (got < high)) | (nan & (got != got))).reshape(-1)
     if not outside.any():
         return None
     flat = int(np.argmax(outside))

@@ -16,6 +16,7 @@ from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "text"
+BEYOND = "a token that the vocabulary lacks"
 TOKEN, LENGTH = "a token is not the target's", "a text has not as many tokens as were asked for"
 # A token whose logit lies below the best one by less than so many times what rounding moves logits by is a tie.
 TIE = 10
@@ -37,6 +38,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 continue
             text = served["tokens"][row]
             text = text[text >= 0]
+            if lacks_numbers(served, row):
+                wrongs += _beyond(case, number, row, text, served)
+                continue
             compared += len(text)
             apart = np.flatnonzero(text != served["best"][row, : len(text)])
             tied = served["behind"][row, apart] < TIE * served["noise"][row]
@@ -47,7 +51,24 @@ def judge(case: Case, trace: Trace) -> Verdict:
     if ties and not wrongs:
         detail = f"{ties} tokens are not the target's where two are as likely, within rounding."
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=TIES, detail=detail)
-    return conclude(ORACLE, wrongs, compared, nothing="no text", order=(TOKEN, LENGTH))
+    return conclude(ORACLE, wrongs, compared, nothing="no text", order=(TOKEN, LENGTH, BEYOND))
+
+
+def lacks_numbers(served: Mapping[str, Array], row: int) -> bool:
+    """True of a request whose logits are not numbers, so that nothing is known of its text."""
+    return bool(served["without_numbers"][row]) if "without_numbers" in served else False
+
+
+def _beyond(case: Case, number: int, row: int, text: Array, served: Mapping[str, Array]) -> Iterator[Wrong]:
+    """A text without right tokens is of tokens all the same. sglang ends it at the first that is none."""
+    beyond = np.flatnonzero(np.greater_equal(text, case.setup.vocab_size))
+    if beyond.size:
+        at, most = int(beyond[0]), case.setup.vocab_size - 1
+        cell = Cell(step=number, buffer="text", row=row, column=at, got=str(text[at]), want=f"0..{most}")
+        detail = (
+            f"Token {at} of the text of request {row} of step {number} is {text[at]}, of a vocabulary up to {most}."
+        )
+        yield Wrong(where=BEYOND, detail=detail, cell=cell)
 
 
 def _wrong_token(number: int, row: int, at: int, text: Array, served: Mapping[str, Array]) -> Wrong:

@@ -12,7 +12,7 @@ from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max
 from repro.cases.families import family_facts
 from repro.cases.options import OPTION
-from repro.cases.rows.serving import BREAKABLE, FULL, pool_least, pool_of, prefill_buckets
+from repro.cases.rows.serving import BREAKABLE, FULL, OF_TARGET, pool_least, pool_of, prefill_buckets
 from repro.cases.runner_facts import IN_BLOCKS, MARKOV
 
 # A case costs by its tokens: so many requests, and of each so many tokens besides the first.
@@ -67,11 +67,20 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         mrope = draw(st.booleans()) and not facts.own_drafts  # a next-token layer has its target's positions
         drawn = replace(drawn, images=draw(st.integers(1, WITHOUT_IMAGES)) > 1, mrope=mrope)
     if setup.algorithm not in IN_BLOCKS:
-        return drawn
+        return draw(_with_nan(drawn))
     # A worker that drafts blocks lets hidden states go in every release, where it does not refuse the request.
     drawn = replace(drawn, returns_hidden=False)
     within = setup.dtype != "bfloat16" and draw(st.integers(1, BEYOND_GRAPHS)) > 1 and setup.algorithm != MARKOV
-    return replace(drawn, slots=setup.max_bs, padded=True) if within else drawn
+    return draw(_with_nan(replace(drawn, slots=setup.max_bs, padded=True) if within else drawn))
+
+
+@st.composite
+def _with_nan(draw: st.DrawFn, setup: Setup) -> Setup:
+    """The setup, in some draws with requests whose logits are not numbers, where it may have them."""
+    which = draw(st.sampled_from(("", "", "", *OPTION["nan_logits"].drawn)))
+    sanitizes = draw(st.booleans()) or (which == OF_TARGET and setup.sampled)
+    changed = replace(setup, nan_logits=which, sanitizes=bool(which) and sanitizes)
+    return setup if any(OPTION["nan_logits"].problems(changed)) else changed
 
 
 @st.composite

@@ -61,6 +61,8 @@ class Setup:
     heeds_eos: bool = False
     images: bool = False
     prefill_backend: str = "breakable"
+    nan_logits: str = ""
+    sanitizes: bool = False
 
     @property
     def max_bs(self) -> int:

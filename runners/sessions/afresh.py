@@ -3,7 +3,7 @@ leaves are those that rounds should have left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,13 +59,16 @@ class Afresh:
     images: Mapping[int, Image] = field(default_factory=dict)
     rows: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
-    def see(self, texts: Texts, cached: Mapping[int, int], watch: Watch) -> None:
-        """Serve these on an idle scheduler with an empty tree cache, and record their KV rows."""
+    def see(self, texts: Texts, cached: Mapping[int, int], lacking: Collection[int], watch: Watch) -> None:
+        """Serve these on an idle scheduler with an empty tree cache, and record their KV rows. lacking: requests whose
+        draft rows are not numbers."""
         self._serve(texts)
         numbers = sorted(texts)
         watch.see(-1, Recorded.AFRESH, "requests", np.array(numbers))
         watch.see(-1, Recorded.AFRESH, "lengths", np.array([len(texts[number]) for number in numbers]))
         watch.see(-1, Recorded.AFRESH, "cached", np.array([cached.get(number, 0) for number in numbers]))
+        if lacking:
+            watch.see(-1, Recorded.AFRESH, "lacking", np.array([number in lacking for number in numbers]))
         for name, table in self._tables().items():
             watch.see(-1, Recorded.AFRESH, name, table.numpy())
 

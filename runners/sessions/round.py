@@ -14,7 +14,7 @@ import torch
 
 from repro.cases.case import Case, Setup, Target
 from repro.cases.layout import Ints
-from repro.cases.rows.serving import NOISE, STATE
+from repro.cases.rows.serving import NOISE, OF_TARGET, STATE
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -24,7 +24,7 @@ from runners.releases.adapters.round import blocks
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
-from runners.releases.options import recurrent
+from runners.releases.options import nan_logits, recurrent
 from runners.releases.options.images import Images, images_of
 from runners.releases.reference.drafters import drafter
 from runners.releases.reference.drafts import Drafted
@@ -38,7 +38,7 @@ from runners.sessions.launches import Launches, stages
 from runners.sessions.noise import NUDGE
 from runners.sessions.observe.memory import see_memory
 from runners.sessions.planner import Planner
-from runners.sessions.rounds import Rounds, apart, drafts_of, number_of, off, states_off
+from runners.sessions.rounds import Rounds, apart, drafts_of, not_numbers, number_of, off, states_off
 from runners.sessions.state import State
 
 Prompts = Sequence[Sequence[Ints]]
@@ -121,6 +121,10 @@ class Served:
 
     def run(self, case: Case, watch: Watch) -> None:
         prompts = [[prompt(self.setup, r.data, r.seq_len) for r in step.requests] for step in case.steps]
+        if self.setup.nan_logits:
+            for number, step in enumerate(case.steps):
+                for row, request in enumerate(step.requests):
+                    nan_logits.put_into(prompts[number][row], self.setup, number, row, request.data)
         self._images = images_of(case, serving.embeddings(self.scheduler)) if self.setup.images else {}
         for (number, row), image in self._images.items():
             image.stand_in(prompts[number][row], self.setup.vocab_size)
@@ -148,7 +152,8 @@ class Served:
         with self._without_graphs(), sglang_errors():
             images = {number_of(name_of(*place)): image for place, image in self._images.items()}
             afresh = Afresh(self.scheduler, self.wire, images)
-            afresh.see(texts, {number_of(rid): n for rid, n in cached.items()}, watch)
+            lacking = {number for number, text in texts.items() if nan_logits.is_among(text, self.setup)}
+            afresh.see(texts, {number_of(rid): n for rid, n in cached.items()}, lacking, watch)
             self.scheduler.flush_cache()
             if self.setup.kv_dtype:
                 self._clear()
@@ -234,11 +239,12 @@ class Served:
         """Prompt and text of each request that was not aborted, by its number."""
         start = time.perf_counter()
         tokens, ended = serving.outputs(self.wire.sent)
+        lacking = {place for place in _places(case) if self._lacks_numbers(prompts, place, tokens)}
         judged = {
             (number, row): self.teacher.judge(prompts[number][row], text, self._images.get((number, row)))
-            for number, step in enumerate(case.steps)
-            for row in range(len(step.requests))
+            for number, row in _places(case)
             if (text := tokens.get(name_of(number, row)))
+            and (self.setup.nan_logits != OF_TARGET or (number, row) not in lacking)
         }
         lengths = {name_of(*place): len(prompts[place[0]][place[1]]) for place in judged}
         returned, states = serving.logprobs(self.wire.sent), serving.hidden_states(self.wire.sent)
@@ -246,7 +252,9 @@ class Served:
         moved = {name_of(*place): each.states_off(states.get(name_of(*place), ())) for place, each in judged.items()}
         distances = off(way.rounds, lengths, {name_of(*place): each.logits for place, each in judged.items()})
         reported = {name: serving.counts(self.wire.sent, name) for name in COUNTS}
-        drafted = self._judgeable(drafts_of(way.rounds), lengths, reported["retraction_counts"])
+        unknown = {name_of(*place) for place in lacking}
+        known = {rid: each for rid, each in drafts_of(way.rounds).items() if rid not in unknown}
+        drafted = self._judgeable(known, lengths, reported["retraction_counts"])
         kept = states_off(way.rounds, lengths, {name_of(*place): each.kept for place, each in judged.items()})
         for number, step in enumerate(case.steps):
             places = [(number, row) for row in range(len(step.requests))]
@@ -254,6 +262,8 @@ class Served:
             watch.see(number, Recorded.SERVED, "tokens", rows([tokens.get(name, []) for name in names]))
             watch.see(number, Recorded.SERVED, "ended", np.array([ended.get(name, 0) for name in names]))
             watch.see(number, Recorded.SERVED, "aborted", np.array([name in way.clock.aborted for name in names]))
+            if self.setup.nan_logits:
+                self._see_numbers(watch, number, places, lacking, way)
             watch.see(number, Recorded.SERVED, "off", rows([distances.get(name, ()) for name in names], np.float64))
             watch.see(number, Recorded.SERVED, "returned", rows([returned.get(name, ()) for name in names], np.float64))
             watch.see(number, Recorded.SERVED, "prompt", rows([prompted.get(name, ()) for name in names], np.float64))
@@ -276,6 +286,23 @@ class Served:
             number_of(name_of(number, row)): [*prompts[number][row].tolist(), *tokens[name_of(number, row)]]
             for number, row in served
         }
+
+    def _lacks_numbers(self, prompts: Prompts, place: tuple[int, int], tokens: Mapping[str, Sequence[int]]) -> bool:
+        """True of a request behind one of whose tokens logits are not numbers. tokens: texts by names."""
+        number, row = place
+        whole = [*prompts[number][row].tolist(), *tokens.get(name_of(number, row), ())]
+        return nan_logits.is_among(whole, self.setup)
+
+    def _see_numbers(
+        self, watch: Watch, number: int, places: Sequence[tuple[int, int]], lacking: set[tuple[int, int]], way: Way
+    ) -> None:
+        """Record which requests of a step have no right text, and how many of their logits are not numbers."""
+        missing = [self.setup.nan_logits == OF_TARGET and place in lacking for place in places]
+        watch.see(number, Recorded.SERVED, "without_numbers", np.array(missing))
+        counts = not_numbers(way.rounds)
+        watch.see(
+            number, Recorded.SERVED, "not_numbers", np.array([counts.get(name_of(*place), 0) for place in places])
+        )
 
     def _see_drafts(
         self, watch: Watch, number: int, judged: Sequence[Judged | None], drafted: Mapping[str, Any]
@@ -314,6 +341,11 @@ class Served:
         flushed = serving.holdings(self.scheduler)
         for name, count in self.at_start.items():
             watch.see(-1, Recorded.HOLDINGS, name, np.array([count, ended[name], flushed[name]]))
+
+
+def _places(case: Case) -> Iterator[tuple[int, int]]:
+    """The place of each request."""
+    return ((number, row) for number, step in enumerate(case.steps) for row in range(len(step.requests)))
 
 
 def _see_judged(watch: Watch, number: int, judged: Sequence[Judged | None]) -> None:

@@ -180,9 +180,8 @@ class Rounds:
             self._see("bonus", bonus)
         self._see("logits", projected(logits), rows=count)
         self.seen[-1].hold()
-        self.verified.append(
-            Verified(number=self.count - 1, rids=rids, logits=logits.view(count, -1, logits.shape[1]).clone())
-        )
+        logits = logits.view(count, -1, logits.shape[1]).clone()
+        self.verified.append(Verified(number=self.count - 1, rids=rids, logits=logits))
 
     def _end(self, slots: torch.Tensor, result: Any) -> None:
         count = len(slots)
@@ -277,6 +276,15 @@ def off(rounds: Rounds, prompts: Mapping[str, int], exact: Mapping[str, torch.Te
             apart = seen.logits[row, nodes].double().cpu() - exact[rid][first : first + len(nodes)]
             distances[rid][first : first + len(nodes)] = _known(apart.abs().amax(1).numpy())
     return distances
+
+
+def not_numbers(rounds: Rounds) -> dict[str, int]:
+    """The number of a target's logits for a request's trees that are not numbers."""
+    counts: dict[str, int] = defaultdict(int)
+    for seen in rounds.verified:
+        for rid, logits in zip(seen.rids, seen.logits, strict=True):
+            counts[rid] += int((~torch.isfinite(logits)).sum())
+    return counts
 
 
 def drafts_of(rounds: Rounds) -> dict[str, list[Drafted]]:

@@ -8,7 +8,7 @@ from typing import Any
 from repro.cases.families import family_facts
 from repro.cases.layout import pool_tokens, row_pages
 from repro.cases.option import HARNESS, Need, Option
-from repro.cases.runner_facts import MARKOV, RUNNER_FACTS
+from repro.cases.runner_facts import MARKOV, RUNNER_FACTS, WITHOUT_STEPS
 from repro.cases.setup import Setup
 
 _SERVES = Need(lambda s, r, b: r.serves, "the {s.runner} runner has no scheduler")
@@ -24,6 +24,9 @@ ELSEWHERE = "elsewhere"
 # And whether its batch counts as one of greedy requests alone: to 0.5.23 it does not when those that sampled have left.
 GREEDY = "greedy"
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
+SANITIZE = "SGLANG_SANITIZE_NAN_LOGITS"
+# The logits that are not numbers: of both models, or of the draft model alone.
+OF_TARGET, OF_DRAFT = "target", "draft"
 # More requests than arrive together.
 _TOGETHER = 1000
 # Between a runner and the number of draft steps of its graphs, in the names of an adaptive worker's; and that of the
@@ -103,6 +106,7 @@ def launched(setup: Setup, graphs: str) -> Setup:
         "sampled": False,
         "heeds_eos": False,
         "images": False,
+        "sanitizes": False,
     }
     of_rounds_alone = {"overlap": False, "pool": 0, "disagreement": 0, "prefill_max_bs": 0} | of_requests | windows
     of_rounds_alone["prefill_backend"] = BREAKABLE
@@ -134,6 +138,11 @@ def asks_states(setup: Setup, row: int) -> bool:
 def brings_image(setup: Setup, row: int) -> bool:
     """True if a request, by its place in its step, brings an image, where its prompt has room for it."""
     return setup.images and row % 2 == 0
+
+
+def lacks_numbers(setup: Setup, step: int, row: int) -> bool:
+    """True of a request, by its place in the case, whose logits are not numbers: every other one."""
+    return bool(setup.nan_logits) and (step + row) % 2 == 1
 
 
 ROWS: tuple[Option, ...] = (
@@ -311,5 +320,44 @@ ROWS: tuple[Option, ...] = (
         drawn=(True,),
         later=True,
         words="prompts with images",
+    ),
+    Option(
+        field="nan_logits",
+        name="nan_logits",
+        part=HARNESS,
+        meaning="every other request, from the second of the first step on, has a token in its prompt whose embedding "
+        "is NaN: in both models (target), or in the draft model alone (draft)",
+        choices=("", OF_TARGET, OF_DRAFT),
+        if_set=(
+            _SERVES,
+            Need(lambda s, r, b: not s.images, "an image may lie where the token would"),
+            Need(lambda s, r, b: not s.dp_attention, "logits that are not numbers have no model beside another rank"),
+            Need(lambda s, r, b: not family_facts(s).frozen, "{s.family} models have one matrix for tokens and logits"),
+            Need(
+                lambda s, r, b: s.nan_logits != OF_DRAFT or s.algorithm not in WITHOUT_STEPS,
+                "the {s.algorithm} algorithm's drafts have no embeddings of their own",
+            ),
+            Need(
+                lambda s, r, b: s.nan_logits != OF_TARGET or s.sanitizes or not (s.sampled or s.rejection),
+                f"PyTorch samples from no probabilities that are not numbers: that needs {SANITIZE}",
+            ),
+            Need(
+                lambda s, r, b: s.nan_logits != OF_TARGET or not s.rejection,
+                "random drafts draw other numbers in a graph, which decide where all tokens are as likely",
+            ),
+        ),
+        drawn=(OF_TARGET, OF_DRAFT),
+        later=True,
+        words="logits that are not numbers, of the {0}",
+    ),
+    Option(
+        field="sanitizes",
+        name=SANITIZE,
+        part=HARNESS,
+        meaning="sglang replaces logits that are not numbers before it samples",
+        if_set=(_SERVES,),
+        drawn=(True,),
+        later=True,
+        words="logits that are sanitized",
     ),
 )

@@ -10,7 +10,7 @@ from typing import Any
 from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
-from repro.cases.rows.serving import PLAN_STREAM, pool_of, prefill_buckets
+from repro.cases.rows.serving import PLAN_STREAM, SANITIZE, pool_of, prefill_buckets
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases import model
@@ -38,6 +38,7 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
     if from_table:
         table.prepare()
     os.environ[PLAN_STREAM] = str(int(setup.plan_stream))
+    os.environ[SANITIZE] = str(int(setup.sanitizes))
     if pinned.older_here("torch"):
         # The wheel's Rust core of the radix cache is compiled for the PyTorch that the release pins. Under 2.11 that of
         # 0.5.23 takes int64 slots for floats; sglang's Python core is asked for instead.

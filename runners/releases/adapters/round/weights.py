@@ -15,6 +15,7 @@ from repro.cases.families import GDN, GEMMA, GPT_OSS, QWEN35, family_facts, is_l
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.releases.adapters.round import gemma4_weights
 from runners.releases.adapters.round.mixing import evenly, mixing
+from runners.releases.options import nan_logits
 from runners.releases.options.algorithms import hot_tokens
 from runners.releases.options.blocks import mask_token
 from runners.releases.workers.checkpoint import complete
@@ -49,8 +50,10 @@ def loading(setup: Setup, device: str) -> Iterator[None]:
         loads(self, *args, **kwargs)
         if loaded:
             fill_draft(loaded[0], self.model, setup, len(loaded) - 1)
+            nan_logits.fill_draft(self.model, setup)
         else:
             fill_target(self.model, setup)
+            nan_logits.fill_target(self.model, setup)
         loaded.append(self.model)
         complete(setup, device, self.model)
 
