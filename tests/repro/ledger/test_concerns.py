@@ -40,6 +40,7 @@ def test_flags_that_say_all_have_bugs_that_depend_on_nothing_but_the_model() -> 
         "verify-latent-drafts-by-page": ("model_type == deepseek_v3",),
         "verify-sinks-twice": ("model_type == gpt_oss",),
         "round-states-share-draft-rows": ("the model is recurrent",),
+        "round-nan-reaches-other-drafts": ("nan_logits == target",),
     }
     assert by_name(flags, "0.5.23") == {"pages-end-at-the-context": (), PAGES: (), **latent}
 
@@ -128,7 +129,7 @@ def test_the_command_lists_and_hands_its_seeds_on(
     assert main(["concerns", "--like", flags, "--release", "0.5.23"]) == ExitCode.PASS
     text = capsys.readouterr().out
     assert f"  patch for 0.5.23: python -m repro repairs {PAGES} --diff" in text
-    assert "known bugs that concern these flags: 2; that may, by what the flags do not say: 3" in text
+    assert "known bugs that concern these flags: 2; that may, by what the flags do not say: 4" in text
     assert main(["concerns", "--like", flags, "--release", "0.5.23", "--run"]) == ExitCode.FAIL
     assert [path.name for path in runs[0].seeds] == [
         "draft-pages-end-at-the-context.json",
@@ -138,6 +139,7 @@ def test_the_command_lists_and_hands_its_seeds_on(
         "verify-latent-drafts-by-page.json",
         "verify-sinks-twice.json",
         "round-states-share-draft-rows.json",
+        "round-nan-reaches-other-drafts.json",
     ]
     assert [str(target) for target in runs[0].target] == ["0.5.23/emulated"]
 
