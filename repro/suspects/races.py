@@ -15,13 +15,14 @@ _ACCESS = re.compile(r"(\S+\.py) \w+:(\d+)")
 _CALLERS = re.compile(r"^(.*?) on [^,(]*(?: \(asked for in ([^)]*)\))?, (.*?) on [^,(]*(?: \(asked for in ([^)]*)\))?$")
 _STREAMS = re.compile(r"stream|event|read_ends|barrier")
 _ENDS = re.compile(r"read_ends")
-_REPLAY = "a replay of "
+_REPLAY, _TWICE = "a replay of ", "written twice"
 Place = tuple[str, int]
 
 
 def unordered(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
-    """The function with the block of another stream in which the later access is made; behind a replay, the function of
-    its runner that says when its reads have ended; then whoever switches streams, or waits, on the way to either."""
+    """The function with the block of another stream in which the later access is made; of two writes without one, who
+    makes the later; behind a replay, the function of its runner that says when its reads have ended; then whoever
+    switches streams, or waits, on the way to either."""
     name = verdict.cell.buffer if verdict.cell else ""
     words = clues.trace.get(-1, Recorded.ORDER, name)
     match = _CALLERS.match(words.tobytes().decode()) if words is not None else None
@@ -35,6 +36,9 @@ def unordered(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
         )
         if match[1].startswith(_REPLAY) and not entered:
             yield from _ending(clues, earlier)
+        elif name.startswith(_TWICE) and not entered and not match[3].startswith(_REPLAY):
+            # A read that is written over lacks a wait; of two writes one is made by whoever should have left it.
+            yield from (Suspect(clues.at(*each), each[1], "it writes in no stream's block") for each in alone[:1])
     places = _places(name)
     for place in places:
         yield from clues.up_to(place, _STREAMS, "on its way streams are switched, or waited for")

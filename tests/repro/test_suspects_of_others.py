@@ -246,6 +246,16 @@ def test_a_race_leads_to_who_enters_the_stream_of_the_later_access() -> None:
     assert "Runner.verify" not in named(race, passed, words=words.partition(" (asked")[0])
 
 
+def test_of_two_writes_without_a_block_of_a_stream_the_later_leads_to_who_makes_it() -> None:
+    first, second = place(RUNNER, "create", "count = "), place(BUFFERS, "write", "self.rows.fill_")
+    passed = way(("0 round", RUNNER, "Runner.free", (), (RUNNER, "Runner.loop", "self.free()")))
+    words = f"{first} on stream 1, {second} on stream 0 (asked for in {place(RUNNER, 'free', 'self.table.write')})"
+    race = failed("order", "written twice", f"written twice: {second} and {first}")
+    assert named(race, passed, words=words)[0] == "Runner.free"
+    read = failed("order", "written before it is read", f"written before it is read: {second} and {first}")
+    assert "Runner.free" not in named(read, passed, words=words)[:1], "who reads may have to be waited for"
+
+
 def test_a_race_behind_a_replay_leads_to_who_says_that_its_reads_have_ended() -> None:
     write = place(BUFFERS, "write", "self.rows.fill_")
     loop, freed = place(RUNNER, "loop", "self.free()"), place(RUNNER, "free", "self.table.write")
