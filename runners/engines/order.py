@@ -113,6 +113,12 @@ class Order:
         yield event, "record", lambda this, on=None: self._record(this, on)
         yield event, "wait", lambda this, on=None: self._wait(self._name(on), self._recorded(this))
         yield event, "synchronize", lambda this: self._wait(HOST, self._recorded(this))
+        yield event, "query", lambda this: self._asked(this)
+
+    def _asked(self, event: Any) -> bool:
+        """Events have happened here whenever they are asked, and who is told so has waited for them."""
+        self._wait(HOST, self._recorded(event))
+        return True
 
     def _name(self, stream: Any = None) -> str:
         stream = torch.cpu.current_stream() if stream is None else stream

@@ -115,6 +115,14 @@ def test_the_host_reads_a_copy_when_it_is_there(order: Order) -> None:
         event.synchronize()
         copy.tolist()
 
+    def asks(values: torch.Tensor) -> None:
+        with torch.cpu.stream(FIRST):
+            copy = values.to("cpu", non_blocking=True)
+            event = torch.cpu.Event()
+            event.record()
+        assert event.query()
+        copy.tolist()
+
     def blocks(values: torch.Tensor) -> None:
         with torch.cpu.stream(FIRST):
             copy = values.cpu()
@@ -123,6 +131,7 @@ def test_the_host_reads_a_copy_when_it_is_there(order: Order) -> None:
         copy.tolist()
 
     assert races(order, waits) == []
+    assert races(order, asks) == []
     assert races(order, blocks) == []
     assert races(order, early) == [ordering.EARLY]
 
