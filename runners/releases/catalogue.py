@@ -15,6 +15,7 @@ from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from runners.engines.standins import native_imports
 from runners.recording.observer import HarnessError, Unsupported
+from runners.releases import own_models
 from runners.releases.backends import fa3, flashinfer
 from runners.releases.live import Adapter
 from runners.releases.starting import machine
@@ -75,6 +76,7 @@ def prepare(release: str, device: str) -> None:
     importlib.import_module("sglang.srt.server_args")
     importlib.import_module("sglang.srt.managers.tp_worker")
     importlib.import_module("sglang.srt.models.registry")
+    own_models.require()
     if device == "cpu":
         flashinfer.load_backends()
         fa3.load_backend()

@@ -91,7 +91,7 @@ REFUSALS = (
             r"Cannot find model module. '(DeepseekV3|Glm4Moe)ForCausalLMNextN'"
         ),
         source="0.5.23 srt/model_loader/utils.py:156",
-        of=lambda setup: is_latent(setup) or setup.family == GLM,
+        of=lambda setup: is_latent(setup) or setup.family in (GLM, KDA),
         absent="cutlass",
     ),
     # What draft_extend and the opt-in host plan of verify call: since 0.5.18 with the arguments of a newer flashinfer

@@ -85,13 +85,12 @@ BASE = (
 # a folder each, so that other releases do not see them. The base's own apache-tvm-ffi serves all releases.
 IN_FRONT = ("transformers==5.19.0", "tokenizers==0.23.2")
 # What it brings besides on demand: draft_extend, rounds and verify's opt-in host plan over flashinfer need it from
-# 0.5.18 on. 11 MB more. A prefill's kernels compile for SM90 from what is left of its sources; no GPU has run
-# them yet.
+# 0.5.18 on. 11 MB more. A prefill's kernels compile for SM90 from what is left of its sources.
 NEWER_FLASHINFER = ("flashinfer-python==0.7.2", "apache-tvm-ffi==0.1.11")
 
-# From this release on CUTLASS's Python, which stays out, is stood in for (cutlass_standin.py): 0.5.23 does not start
-# without, and 0.5.16 is known to.
-CUTLASS_SINCE = "0.5.17"
+# From this release on CUTLASS's Python, which stays out, is stood in for (cutlass_standin.py): DeepSeek's and GLM's
+# modules import it, and 0.5.23 does not start without.
+CUTLASS_SINCE = "0.5.15"
 
 # Paths inside wheels that stay out, by distribution or pin.
 LEFT_OUT = {
