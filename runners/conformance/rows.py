@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from repro.cases.case import Case
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import TIE, Status, Verdict
 from repro.traces.trace import Termination, Trace
 from runners.conformance.jobs import Job
 from runners.recording.observer import PASSING
@@ -19,6 +19,8 @@ _ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Refused|In
 _PLACES = re.compile(r".*?((?:sglang|runners/releases|runners/engines|runners/sessions)/.*)")
 _ENGINES = "runners/engines/"
 _WORDS_MAX = 300
+# How often a case is run whose values tie, and how far apart its numbers of data are then.
+TRIES, _APART = 3, 100
 
 
 class State(StrEnum):
@@ -68,11 +70,26 @@ def rows(
     clock: Callable[[], float],
     known: Known = none_known,
 ) -> Iterator[Row]:
-    """One row a job, as it is run."""
+    """One row a job, as it is run. Where values of a run lie too near each other to be judged, which depends on the
+    machine's rounding, it is run with others."""
     for job in jobs:
         start = clock()
-        trace = run(job.case)
-        yield row(job, trace, tuple(judge(job.case, trace)), overall, clock() - start, known)
+        for number in range(TRIES):
+            case = _with_other_values(job.case, number)
+            trace = run(case)
+            verdicts = tuple(judge(case, trace))
+            if overall(verdicts) is not Status.UNKNOWN or all(verdict.where != TIE for verdict in verdicts):
+                break
+        yield row(job, trace, verdicts, overall, clock() - start, known)
+
+
+def _with_other_values(case: Case, number: int) -> Case:
+    """The case itself for number 0."""
+    steps = [
+        replace(step, requests=tuple(replace(each, data=each.data + _APART * number) for each in step.requests))
+        for step in case.steps
+    ]
+    return replace(case, steps=tuple(steps))
 
 
 def row(

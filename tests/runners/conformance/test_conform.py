@@ -14,7 +14,7 @@ from repro.cases.case import Case, Target, problems
 from repro.cases.codec import read
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.ledger.known import load
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import TIE, Status, Verdict
 from repro.traces.trace import End, Termination, Trace
 from repro.upstream.fixes import SEEDS
 from runners.conformance import conform, report
@@ -203,6 +203,22 @@ def test_each_job_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     done = list(rows(jobs(), run, lambda case, trace: (), overall, lambda: 0.0))
     assert ran == [job.case for job in jobs()] and {row.state for row in done} == {State.UNSUPPORTED}
+
+
+@pytest.mark.parametrize(("ties", "runs", "state"), [(0, 1, State.GREEN), (1, 2, State.GREEN), (9, 3, State.RED)])
+def test_a_job_whose_values_tie_is_run_with_others(ties: int, runs: int, state: State) -> None:
+    ran: list[Case] = []
+
+    def run(case: Case) -> Trace:
+        ran.append(case)
+        return ended(Termination.DONE)
+
+    def judged(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+        doubt = verdict("graph_equals_eager", Status.UNKNOWN, TIE)
+        return (verdict("ended", Status.PASS), doubt) if len(ran) <= ties else PASSED
+
+    (only,) = rows([JOB], run, judged, overall, lambda: 0.0)
+    assert only.state is state and len(ran) == runs == len(set(ran)) and ran[0] == JOB.case
 
 
 @pytest.mark.exhaustive
