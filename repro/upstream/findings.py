@@ -21,6 +21,7 @@ SYMPTOMS = (
     "out-of-bounds read",
     "wrong tokens",
     "wrong hidden states",
+    "wrong log-probabilities",
     "request fails",
     "server does not start",
     "reads another request's state",
