@@ -228,7 +228,7 @@ class Runs:
         return ran.returncode, ran.stdout + ran.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_week_of_nightly_runs(tmp_path: Path) -> None:
     run = Runs(tmp_path)
     # A failure that nobody knows of.

@@ -41,6 +41,7 @@ def test_an_expression_is_worth_what_github_says(expression: str, expected: str 
     assert value(expression, {"a": "", "b": "1"}) in (expected, expected or "")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_a_pull_request_that_breaks_a_runner(tmp_path: Path) -> None:
     """Only make and the packages that it installs are stood in for: they are those that this test runs with."""
