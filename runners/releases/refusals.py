@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from repro.cases.case import Setup
-from repro.cases.families import GDN, GLM, KDA, MAMBA2, is_latent
+from repro.cases.families import GDN, GLM, KDA, MAMBA2, MIMO, is_latent
 from runners.targets import pinned
 
 
@@ -70,6 +70,11 @@ REFUSALS = (
         words=re.compile(r"speculative-use-rejection-sampling is incompatible with --enable-deterministic-inference"),
         source="0.5.22 srt/arg_groups/speculative_hook.py:1146",
         of=lambda setup: setup.rejection and setup.deterministic,
+    ),
+    Refusal(
+        words=re.compile(r"speculative-use-rejection-sampling is not supported with multi-layer EAGLE"),
+        source="0.5.15.post1 srt/arg_groups/speculative_hook.py:431",
+        of=lambda setup: setup.rejection and setup.family == MIMO,
     ),
     # A kernel that DeepSeek's NEXTN runs through on a GPU, since 0.5.15.post1. Cases are drawn around both
     # (repro/cases/families.py); older seeds are not.
