@@ -78,7 +78,7 @@ def _wrong(
     """One for each cache in which a row of this request differs by more than is allowed there."""
     lacks_numbers = bool(afresh["lacking"][place]) if "lacking" in afresh else False
     for name in (name for name in afresh if name in allowed):
-        if lacks_numbers and name.startswith(DRAFT):  # zero times what is no number is none, where a mask hides it
+        if lacks_numbers and name.startswith(DRAFT):  # a masked NaN times zero is NaN
             continue
         # A sliding layer keeps the rows that the next token sees. A round may end past the text.
         ends = max(int(afresh["lengths"][place]), int(values["new_seq_lens"][row]))

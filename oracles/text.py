@@ -60,7 +60,7 @@ def lacks_numbers(served: Mapping[str, Array], row: int) -> bool:
 
 
 def _beyond(case: Case, number: int, row: int, text: Array, served: Mapping[str, Array]) -> Iterator[Wrong]:
-    """A text without right tokens is of tokens all the same. sglang ends it at the first that is none."""
+    """A text that nothing is known of has tokens of the vocabulary; sglang ends it at the first other number."""
     beyond = np.flatnonzero(np.greater_equal(text, case.setup.vocab_size))
     if beyond.size:
         at, most = int(beyond[0]), case.setup.vocab_size - 1

@@ -116,7 +116,7 @@ class Order:
         yield event, "query", lambda this: self._asked(this)
 
     def _asked(self, event: Any) -> bool:
-        """Events have happened here whenever they are asked, and who is told so has waited for them."""
+        """Each event has happened when its query comes; the answer orders the host behind it, as a wait does."""
         self._wait(HOST, self._recorded(event))
         return True
 

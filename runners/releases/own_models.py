@@ -14,13 +14,13 @@ _MODELS = "sglang.srt.models"
 
 
 def require() -> None:
-    """From now on a model that sglang cannot import is a HarnessError, with the reason."""
+    """Make each model that sglang cannot import a HarnessError with the reason."""
     loader: Any = importlib.import_module("sglang.srt.model_loader.utils")
     loader.resolve_transformers_arch = _refuse
 
 
 def _refuse(_: object, architectures: Sequence[str]) -> NoReturn:
-    """In the place of the function that finds a model of Transformers'."""
+    """Replaces the function that finds a model of Transformers'."""
     reasons = "; ".join(f"{name}: {_reason(name)}" for name in architectures)
     raise HarnessError(f"sglang cannot import its own model, and would serve Transformers': {reasons}")
 

@@ -1,7 +1,8 @@
 """Reductions and scans over values with a leading axis of programs (batched.py); without one, Triton's own.
 
-Triton's interpreter takes the first NaN for an extreme value, as numpy does. A GPU keeps the second of two values
-unless the first one wins, which no NaN does: what lies behind the last NaN decides, padding included.
+Triton's interpreter takes the first NaN for an extreme value, as numpy does. Compiled code keeps the second of two
+values unless the first one wins, which no NaN does: what lies behind the last NaN decides, padding included. Values are
+compared one after the other here; a GPU compares them in pairs, in another order, and was not asked.
 """
 
 from __future__ import annotations

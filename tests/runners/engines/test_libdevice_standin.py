@@ -28,8 +28,8 @@ def test_log1p_is_exact_near_zero_and_at_its_end(monkeypatch: pytest.MonkeyPatch
         assert libdevice.log1p(np.array([-1.0], dtype=np.float32)).tolist() == [-np.inf]
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # Triton has no types, and compiles annotations
-def _logarithms(values, results, count: tl.constexpr) -> None:  # type: ignore[no-untyped-def]
+@triton.jit  # type: ignore[untyped-decorator]  # Triton has no types
+def _logarithms(values, results, count: tl.constexpr) -> None:  # type: ignore[no-untyped-def]  # Triton compiles annotations
     places = tl.arange(0, count)
     tl.store(results + places, original.log1p(tl.load(values + places)))
 

@@ -56,10 +56,9 @@ def test_every_other_request_lacks_numbers() -> None:
     ],
 )
 def test_some_setups_cannot_lack_numbers(changes: dict[str, object], refusal: str) -> None:
-    changed: Setup = replace(CHAIN, **{"nan_logits": OF_TARGET} | changes)  # type: ignore[arg-type]
-    assert refusal in " ".join(problems(replace(SMALL, setup=changed))) and bool(
-        problems(replace(SMALL, setup=changed))
-    ) is bool(refusal)
+    changed: Setup = replace(CHAIN, **{"nan_logits": OF_TARGET} | changes)  # type: ignore[arg-type]  # by name
+    found_problems = problems(replace(SMALL, setup=changed))
+    assert refusal in " ".join(found_problems) and bool(found_problems) is bool(refusal)
 
 
 @pytest.mark.slow
@@ -69,10 +68,10 @@ def test_other_texts_are_the_targets(name: str, newest: Pool) -> None:
     steps = (
         tuple(replace(step, requests=step.requests[:1]) for step in HAPPENING) if SETUPS[name].rejection else HAPPENING
     )
-    trace = newest.run(Case(setup=SETUPS[name], steps=steps))
-    assert overall(judge_all(Case(setup=SETUPS[name], steps=steps), trace)) is Status.PASS, judge_all(
-        Case(setup=SETUPS[name], steps=steps), trace
-    )
+    case = Case(setup=SETUPS[name], steps=steps)
+    trace = newest.run(case)
+    verdicts = judge_all(case, trace)
+    assert overall(verdicts) is Status.PASS, verdicts
     without = np.concatenate([seen.array for seen in trace.seen if seen.name == "without_numbers"])
     assert without.any() is np.bool_(SETUPS[name].nan_logits == OF_TARGET)
     counts = np.concatenate([seen.array for seen in trace.seen if seen.name == "not_numbers"])
