@@ -25,6 +25,7 @@ from repro.cases.server_args import (
     text_of,
     value_of,
 )
+from repro.cases.sharing import like_server
 
 # Options that are sizes: a server's are scaled down to what is drawn, as a case is to take a second.
 _SIZES = frozenset({"context_len", "slots", "capture_bs", "vocab_size", "hidden_size", "num_heads", "num_kv_heads"})
@@ -32,11 +33,11 @@ _SIZES = frozenset({"context_len", "slots", "capture_bs", "vocab_size", "hidden_
 _CORE = frozenset({"algorithm", "topk", "num_steps", "num_draft_tokens", "page_size"})
 # Arguments that say which runner is driven.
 _MULTI_LAYER, _EAGER, _RANKS, _REPLICAS = "enable_multi_layer_eagle", "disable_cuda_graph", "attn_dp_size", "dp_size"
+_ALL_RANKS = "tp_size"
 _PATH = "model_path"  # names the server's model
 # Arguments that every setup has, or that another option covers.
 _MODEL = "a tiny Llama of made weights runs in its place"
 _IMPLIED = {
-    "tp_size": "a rank is driven alone",
     _PATH: _MODEL,
     "speculative_draft_model_path": _MODEL,
     "dsa_prefill_backend": "prefills have the backend of decode passes",
@@ -63,6 +64,8 @@ def like(
     others = 0
     for name, argument in named.items():
         option = NAMED.get(name)
+        if name == _ALL_RANKS:
+            continue  # behind the others, by which it is read
         if option and name in (option.name, *option.older):
             lines.append(_carried(values, option.field, argument))
         elif name in SPARSE:
@@ -84,7 +87,9 @@ def like(
         values.pop("dp_attention", None)  # which sglang turns off
     lines += [_adjusted(values), _paged(values), _with_family(values, named)]
     having = ("window",) if values.pop("window", 0) else ()
-    request = Asked(values=values, having=having, runners=_runners(values, named))
+    runners = _runners(values, named)
+    lines.append(_shared(values, runners, named))
+    request = Asked(values=values, having=having, runners=runners)
     if request.runners[0].startswith("verify_eager"):
         values.pop("dp_attention", None)  # they are always in a group of ranks
     request, refused = _drivable(request, refuses)
@@ -99,6 +104,18 @@ def _ranks(argument: Argument, named: Mapping[str, Argument]) -> str:
     if str(argument.value) == "1":
         return f"{argument}: one rank, without data-parallel attention" if shared else ""
     return f"{argument}: " + ("the ranks of data-parallel attention are two" if shared else "one replica is driven")
+
+
+def _shared(values: dict[str, Any], runners: tuple[str, ...], named: Mapping[str, Argument]) -> str:
+    """Have as many ranks in a group as there are where heads are shared; the line that says so."""
+    if (argument := named.get(_ALL_RANKS)) is None or not str(argument.value).isdigit():
+        return ""
+    groups = named.get(_RANKS) or named.get(_REPLICAS) if values.get("dp_attention") else None
+    ranks = like_server(int(argument.value), int(groups.value) if groups else 1)
+    if runners != ("round",) or ranks == 1:
+        return f"{argument}: a rank is driven alone" + ("; rounds drive two in a group, too" if ranks > 1 else "")
+    values[_ALL_RANKS] = ranks
+    return f"{argument}: a group has two ranks"
 
 
 def _adjusted(values: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
+from repro.cases.sharing import share_of
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -61,9 +62,10 @@ def lacks_numbers(served: Mapping[str, Array], row: int) -> bool:
 
 def _beyond(case: Case, number: int, row: int, text: Array, served: Mapping[str, Array]) -> Iterator[Wrong]:
     """A text that nothing is known of has tokens of the vocabulary; sglang ends it at the first other number."""
-    beyond = np.flatnonzero(np.greater_equal(text, case.setup.vocab_size))
+    tokens = share_of(case.setup).vocab_size
+    beyond = np.flatnonzero(np.greater_equal(text, tokens))
     if beyond.size:
-        at, most = int(beyond[0]), case.setup.vocab_size - 1
+        at, most = int(beyond[0]), tokens - 1
         cell = Cell(step=number, buffer="text", row=row, column=at, got=str(text[at]), want=f"0..{most}")
         detail = (
             f"Token {at} of the text of request {row} of step {number} is {text[at]}, of a vocabulary up to {most}."

@@ -29,6 +29,7 @@ from repro.cases.options import CONTEXT_MAX, KV_DTYPE_ABOVE, OPTION, SLOTS_MAX
 from repro.cases.runner_facts import RUNNER_FACTS, WITHOUT_STEPS
 from repro.cases.server_args import ADAPTS, MAX_BS, name_of, text_of
 from repro.cases.setup import DRAFT_SIZES
+from repro.cases.sharing import SHARERS
 
 Fixed = tuple[tuple[str, Any], ...]
 # Fields that are taken over from a drawn setup together, the most first; then each by itself.
@@ -213,7 +214,8 @@ def _completed(
 ) -> Setup:
     """A setup of this shape, valid if one with what is fixed is."""
     kernels = BACKEND_FACTS[backend]
-    heads = fixed.get("num_heads", fixed.get("num_kv_heads", fixed.get("draft_num_kv_heads") or 1))
+    least = SHARERS if fixed.get("tp_size", 1) > 1 else 1
+    heads = fixed.get("num_heads", fixed.get("num_kv_heads", fixed.get("draft_num_kv_heads") or least))
     divisor = math.lcm(*(each or 1 for each in (heads, fixed.get("draft_num_heads"), fixed.get("draft_num_kv_heads"))))
     above = KV_DTYPE_ABOVE if fixed.get("kv_dtype") else 0
     family = facts_of(fixed.get("family", ""), algorithm)
@@ -236,6 +238,7 @@ def _completed(
         "window": OPTION["window"].smallest["window"] if fixed.get("swa") or family.sliding else 0,
         "swa": family.sliding,
         "page_size": family.page_size or min(kernels.page_sizes, default=1),
+        "dp_attention": fixed.get("tp_size", 1) > SHARERS,
         "logprobs": fixed.get("logprob_start_len", plain("logprob_start_len")) != plain("logprob_start_len"),
     }
     setup = Setup(**(values | fixed))

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from fuzz.draw.moves import DATA_MAX, SHORT, Hand, requests_elsewhere
 from fuzz.draw.swarm import Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max
+from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max, setup_problems
 from repro.cases.families import family_facts
 from repro.cases.options import OPTION
 from repro.cases.rows.serving import BREAKABLE, FULL, OF_TARGET, pool_least, pool_of, prefill_buckets
 from repro.cases.runner_facts import IN_BLOCKS, MARKOV
+from repro.cases.sharing import SHARERS, VOCABULARY_STEP, groups_of
 
 # A case costs by its tokens: so many requests, and of each so many tokens besides the first.
 GROUPS_MAX, REQUESTS_MAX, FURTHER_MAX = 4, 8, 24
@@ -28,6 +29,8 @@ WITHOUT_OVERLAP = 4
 # One in so many setups with recurrent layers, or with KV slots of sliding layers over flashinfer, has full prefill
 # graphs: releases die there before the first request (round-full-prefill-captured-too-early), and nothing else is met.
 CAPTURED_TOO_EARLY = 8
+# One in so many setups is of a rank that shares its heads with another one.
+SHARED = 4
 # One in so many setups of a model that takes images has none.
 WITHOUT_IMAGES = 4
 WAITS = (0, 1, 1, 2, 3, 6)
@@ -63,6 +66,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         early = facts.recurrent or (setup.swa and setup.backend == "flashinfer")
         full = draw(st.integers(1, CAPTURED_TOO_EARLY)) == 1 if early else draw(st.booleans())
         drawn = replace(drawn, prefill_backend=FULL if full else BREAKABLE)
+    drawn = draw(_shared(drawn))
     if facts.sees:
         mrope = draw(st.booleans()) and not facts.own_drafts  # a next-token layer has its target's positions
         drawn = replace(drawn, images=draw(st.integers(1, WITHOUT_IMAGES)) > 1, mrope=mrope)
@@ -72,6 +76,20 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
     drawn = replace(drawn, returns_hidden=False)
     within = setup.dtype != "bfloat16" and draw(st.integers(1, BEYOND_GRAPHS)) > 1 and setup.algorithm != MARKOV
     return draw(_with_nan(replace(drawn, slots=setup.max_bs, padded=True) if within else drawn))
+
+
+@st.composite
+def _shared(draw: st.DrawFn, setup: Setup) -> Setup:
+    """The setup, in some draws as one of the two ranks of a group, where it may be."""
+    if draw(st.integers(1, SHARED)) > 1:
+        return setup
+    heads = setup.num_heads * (1 + setup.num_heads % SHARERS)
+    kept = setup.num_kv_heads if setup.num_kv_heads == 1 else heads * setup.num_kv_heads // setup.num_heads
+    step = VOCABULARY_STEP * SHARERS
+    vocabulary = -(-setup.vocab_size // step) * step
+    ranks = SHARERS * groups_of(setup)
+    shared = replace(setup, tp_size=ranks, num_heads=heads, num_kv_heads=kept, vocab_size=vocabulary)
+    return setup if setup_problems(shared) else shared
 
 
 @st.composite

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from repro.cases import server_args
+from repro.cases.buffer_facts import DP_RANKS
 from repro.cases.case import Setup
 from repro.cases.families import DSA, family_facts
 from repro.cases.option import SERVER, TARGET, Option
 from repro.cases.options import OPTION, OPTIONS
 from repro.cases.runner_facts import FROM_TABLE, RUNNER_FACTS
 from repro.cases.server_args import ADAPTS, NAMED, SPARSE, SPARSE_BACKENDS, Argument, BadOption, value_of
+from repro.cases.sharing import like_server, ranks_of
 
 # Flags with which a server has a runner that others lack.
 OF_RUNNERS = {
@@ -26,7 +28,6 @@ OF_RUNNERS = {
 _START = "python -m sglang.launch_server --model-path MODEL"
 _DRAFT = "--speculative-draft-model-path DRAFT_MODEL"
 _SPARSE = "--dsa-prefill-backend {0} --dsa-decode-backend {0}"  # else sglang chooses them by the machine
-_RANKS = "--tp-size 2 --dp-size 2"
 _HEADS = "--enable-dp-lm-head"  # each rank of rounds has the whole vocabulary
 # The model's configuration, as a server can be told to change it.
 OVERRIDES = "json_model_override_args"
@@ -34,6 +35,8 @@ OVERRIDES = "json_model_override_args"
 BREADTH = "speculative_ngram_max_bfs_breadth"
 # The length of DSPARK's blocks without their first token.
 BLOCK_SIZE = "speculative_dspark_block_size"
+# How many ranks there are, and in how many groups where there is data-parallel attention.
+_OF_RANKS = ("tp_size", "dp_size")
 # Options that are printed at their default, too.
 _ALWAYS = frozenset({"backend", "dtype", "page_size", "context_len"})
 
@@ -60,11 +63,13 @@ def flags(setup: Setup) -> list[str]:
     }
     printed.append(f"--json-model-override-args {shlex.quote(json.dumps(model))}")
     ranked = setup.dp_attention or not (facts.graph or facts.light or facts.serves)
+    ranks = DP_RANKS if ranked and not setup.dp_attention else ranks_of(setup)
     return [
         *printed,
         *([_SPARSE.format(setup.backend)] if setup.family == DSA else []),
         *([_DRAFT] if drafted and setup.algorithm not in FROM_TABLE else []),
-        *([_RANKS] if ranked else []),
+        *([f"--tp-size {ranks}"] if ranks > 1 else []),
+        *([f"--dp-size {DP_RANKS}"] if ranked else []),
         *([_HEADS] if setup.dp_attention and facts.serves else []),
         *(["--enable-dp-attention"] if ranked and not setup.dp_attention else []),
         *([OF_RUNNERS[setup.runner]] if setup.runner in OF_RUNNERS else []),
@@ -76,10 +81,14 @@ def setup_of(runner: str, text: str) -> Setup:
     """A setup of this runner with what a launch command says, and the defaults of all else. The number of steps that an
     adaptive worker starts with is no flag: one more than num_steps is taken. BadOption, OSError as of arguments()."""
     values: dict[str, Any] = {"topk": 1, "num_steps": 1, "num_draft_tokens": 2, "capture_bs": (1,), "slots": 1}
-    every = opened(server_args.arguments(text))
+    every, ranks = opened(server_args.arguments(text)), dict.fromkeys(_OF_RANKS, 1)
     for argument in every:
         option = OPTION["backend"] if argument.name in SPARSE else NAMED.get(argument.name)
-        if option and argument.name in (option.name, *option.older, *SPARSE) and argument.value not in SPARSE_BACKENDS:
+        if argument.name in _OF_RANKS:
+            ranks[argument.name] = int(argument.value)
+        elif (
+            option and argument.name in (option.name, *option.older, *SPARSE) and argument.value not in SPARSE_BACKENDS
+        ):
             values[option.field] = value_of(option, argument.name, argument.value)
     if values.get("algorithm") in FROM_TABLE:
         breadths = [argument.value for argument in every if argument.name == BREADTH]
@@ -90,6 +99,8 @@ def setup_of(runner: str, text: str) -> Setup:
         values = {"overlap": True, "radix": True} | values
     if not (RUNNER_FACTS[runner].graph or RUNNER_FACTS[runner].serves):
         values.pop("dp_attention", None)  # such a runner is always in a group of ranks
+    elif RUNNER_FACTS[runner].serves:
+        values["tp_size"] = like_server(*ranks.values() if values.get("dp_attention") else (ranks["tp_size"], 1))
     return Setup(runner=runner, **values)
 
 
@@ -127,6 +138,8 @@ def _is_printed(field: str, setup: Setup, drafted: bool) -> bool:
         return drafted
     if field == "kv_splits":
         return setup.backend == "triton"
+    if field in _OF_RANKS:
+        return False
     if field in ("overlap", "radix"):
         return RUNNER_FACTS[setup.runner].serves and not getattr(setup, field)
     if field == "capture_bs":

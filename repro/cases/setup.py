@@ -63,6 +63,7 @@ class Setup:
     prefill_backend: str = "breakable"
     nan_logits: str = ""
     sanitizes: bool = False
+    tp_size: int = 1
 
     @property
     def max_bs(self) -> int:

@@ -18,6 +18,7 @@ from repro.cases.release_list import has_runner
 from repro.cases.releases import expected, in_range
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.server_args import ADAPTS, NAMED, SPARSE, Argument, BadOption, full_name, text_of, value_of
+from repro.cases.sharing import like_server
 from repro.ledger.known import Issue
 from repro.ledger.rows import SEED
 from repro.upstream.findings import SYMPTOMS, PublishedBug, of_seed
@@ -25,6 +26,7 @@ from repro.upstream.findings import SYMPTOMS, PublishedBug, of_seed
 # Arguments that say which backend a runner has, or which runner there is, and are no option of a setup.
 _DEVICE, _MODE, _DRAFT = "device", "speculative_attention_mode", "speculative_draft_attention_backend"
 _EAGER, _MULTI_LAYER, _RANKS = "disable_cuda_graph", "enable_multi_layer_eagle", "attn_dp_size"
+_GROUPS = "dp_size"
 _PATH = "model_path"
 _BACKENDS = ("decode_attention_backend", "prefill_attention_backend", *SPARSE)
 ALSO = (_DEVICE, _MODE, _DRAFT, *_BACKENDS, _EAGER, _MULTI_LAYER, _RANKS, _PATH)
@@ -76,6 +78,9 @@ def server(arguments: Iterable[Argument], known: Collection[str], release: str) 
         values.setdefault("family", family)
     if texts.get(_RANKS, "1") not in ("1", "None"):
         values["dp_attention"] = True
+    if values["tp_size"] > 1:
+        groups = texts.get(_RANKS) or texts.get(_GROUPS, "1") if values["dp_attention"] else "1"
+        values["tp_size"] = like_server(values["tp_size"], int(groups))
     if "algorithm" not in values:
         values.update(topk=1, num_steps=1)
     runners = {name: depends for name, depends in _runners(values, texts) if has_runner(release, name)}

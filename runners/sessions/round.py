@@ -15,6 +15,7 @@ import torch
 from repro.cases.case import Case, Setup, Target
 from repro.cases.layout import Ints
 from repro.cases.rows.serving import NOISE, OF_TARGET, STATE
+from repro.cases.sharing import share_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -81,19 +82,20 @@ class Way:
 
 
 class Served:
-    """A scheduler and the cases that it serves, one after the other, each from the state right after capture."""
+    """A scheduler and the cases that it serves, one after the other, each from the state right after capture. share: of
+    this rank, whose tokens are the only ones in texts."""
 
     def __init__(self, scheduler: Any, wire: Wire, setup: Setup) -> None:
-        self.scheduler, self.wire, self.setup = scheduler, wire, setup
+        self.scheduler, self.wire, self.setup, self.share = scheduler, wire, setup, share_of(setup)
         wire.others.prefills_max = setup.prefill_max_bs
         model = scheduler.tp_worker.model_runner
         kv_dtype = model.token_to_kv_pool.dtype
         target, *drafts = serving.models(scheduler)
-        known = drafter(setup, target, drafts)
+        known = drafter(self.share, target, drafts)
         self.unjudged = known if isinstance(known, str) else ""
         self.teacher = Teacher(
             target,
-            setup.vocab_size,
+            self.share.vocab_size,
             model.dtype,
             kv_dtype,
             on_gpu=engine.device != "cpu",
@@ -120,14 +122,14 @@ class Served:
         self._start_state = State(owners, others).take()
 
     def run(self, case: Case, watch: Watch) -> None:
-        prompts = [[prompt(self.setup, r.data, r.seq_len) for r in step.requests] for step in case.steps]
+        prompts = [[prompt(self.share, r.data, r.seq_len) for r in step.requests] for step in case.steps]
         if self.setup.nan_logits:
             for number, step in enumerate(case.steps):
                 for row, request in enumerate(step.requests):
-                    nan_logits.put_into(prompts[number][row], self.setup, number, row, request.data)
+                    nan_logits.put_into(prompts[number][row], self.share, number, row, request.data)
         self._images = images_of(case, serving.embeddings(self.scheduler)) if self.setup.images else {}
         for (number, row), image in self._images.items():
-            image.stand_in(prompts[number][row], self.setup.vocab_size)
+            image.stand_in(prompts[number][row], self.share.vocab_size)
         for number, texts in enumerate(prompts):
             watch.see(number, Recorded.INPUT, "seq_lens", np.array([len(text) for text in texts]))
             watch.see(number, Recorded.INPUT, "prompts", rows(texts))
@@ -152,7 +154,7 @@ class Served:
         with self._without_graphs(), sglang_errors():
             images = {number_of(name_of(*place)): image for place, image in self._images.items()}
             afresh = Afresh(self.scheduler, self.wire, images)
-            lacking = {number for number, text in texts.items() if nan_logits.is_among(text, self.setup)}
+            lacking = {number for number, text in texts.items() if nan_logits.is_among(text, self.share)}
             afresh.see(texts, {number_of(rid): n for rid, n in cached.items()}, lacking, watch)
             self.scheduler.flush_cache()
             if self.setup.kv_dtype:
@@ -189,7 +191,7 @@ class Served:
         torch.manual_seed(sum(request.data for step in case.steps for request in step.requests))
         clock = Clock(case, prompts, self._images, self.wire, watch, self.scheduler.flush_cache)
         start = time.perf_counter()
-        rounds = Rounds(self.scheduler, path, watch)
+        rounds = Rounds(self.scheduler, path, watch, self.share.vocab_size)
         follows = path is Recorded.ROUND_GRAPH
         padding = padded.seen(self.scheduler, watch) if follows and self.setup.dp_attention else nullcontext()
         with sglang_errors(), self.launches.recorded(watch, follows=follows), rounds, padding:
@@ -291,7 +293,7 @@ class Served:
         """True of a request behind one of whose tokens logits are not numbers. tokens: texts by names."""
         number, row = place
         whole = [*prompts[number][row].tolist(), *tokens.get(name_of(number, row), ())]
-        return nan_logits.is_among(whole, self.setup)
+        return nan_logits.is_among(whole, self.share)
 
     def _see_numbers(
         self, watch: Watch, number: int, places: Sequence[tuple[int, int]], lacking: set[tuple[int, int]], way: Way

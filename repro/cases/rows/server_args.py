@@ -16,6 +16,7 @@ from repro.cases.rows.bounds import (
     SLOTS_MAX,
 )
 from repro.cases.runner_facts import ALL_ALGORITHMS, IN_BLOCKS, LATENT, OF_OTHER_WORKERS
+from repro.cases.sharing import SHARERS, is_shared_evenly, sharers_of
 
 ROWS: tuple[Option, ...] = (
     Option(
@@ -187,6 +188,23 @@ ROWS: tuple[Option, ...] = (
         later=True,
         words="one of two ranks under data-parallel attention",
         state="data-parallel attention",
+    ),
+    Option(
+        field="tp_size",
+        name="tp_size",
+        meaning="ranks, of which this is one, that share heads and vocabulary: two in a group, so that there are four "
+        "with enable_dp_attention, in two groups; 1: a group is one rank",
+        choices=(1, 2, 4),
+        if_set=(
+            Need(lambda s, r, b: r.serves, "the {s.runner} runner has one rank in a group"),
+            of_llama(" has one rank in a group"),
+            Need(lambda s, r, b: sharers_of(s) == SHARERS, "tp_size {s.tp_size} is not two ranks in a group"),
+            Need(lambda s, r, b: is_shared_evenly(s), "two ranks cannot have as many heads and tokens each"),
+        ),
+        drawn=(2, 4),
+        later=True,
+        words="one of {0} ranks",
+        example={"tp_size": 2},
     ),
     Option(
         field="rejection",

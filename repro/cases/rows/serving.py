@@ -107,6 +107,7 @@ def launched(setup: Setup, graphs: str) -> Setup:
         "heeds_eos": False,
         "images": False,
         "sanitizes": False,
+        "tp_size": 1,
     }
     of_rounds_alone = {"overlap": False, "pool": 0, "disagreement": 0, "prefill_max_bs": 0} | of_requests | windows
     of_rounds_alone["prefill_backend"] = BREAKABLE

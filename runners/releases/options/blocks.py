@@ -9,6 +9,7 @@ from repro.cases.families import GDN
 from repro.cases.rows.serving import block_tokens
 from repro.cases.runner_facts import MARKOV
 from repro.cases.setup import as_drafted
+from repro.cases.sharing import share_of
 from runners.releases import model
 from runners.releases.options.gdn import gdn
 
@@ -35,7 +36,7 @@ def config(setup: Setup) -> dict[str, Any]:
     """The draft model's configuration: a Llama's layer with norms of its heads, neither embeddings nor a head."""
     block = {
         "block_size": block_tokens(setup),
-        "mask_token_id": mask_token(setup.vocab_size),
+        "mask_token_id": mask_token(share_of(setup).vocab_size),
         "target_layer_ids": FEATURES,
         "num_target_layers": len(FEATURES) + 1,
     }

@@ -14,6 +14,7 @@ from repro.cases.case import Case, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers
 from repro.cases.rows.serving import brings_image
+from repro.cases.sharing import share_of
 from runners.releases.options.mrope import AXES
 
 # Rows and columns of an image, in tokens.
@@ -91,7 +92,7 @@ def _image(setup: Setup, data: int, length: int, table: torch.Tensor) -> Image |
     """Embeddings of tokens, turned around: as large as those, and none of them."""
     first, shape = integers(data, "image", (2,), _BEFORE_MAX * len(_SHAPES)).tolist()
     rows, columns = _SHAPES[shape % len(_SHAPES)]
-    tokens = integers(data, "image tokens", (rows * columns,), setup.vocab_size)
+    tokens = integers(data, "image tokens", (rows * columns,), share_of(setup).vocab_size)
     first = first % (_BEFORE_MAX + 1)
     if first + rows * columns >= length:
         return None

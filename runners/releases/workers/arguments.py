@@ -43,7 +43,7 @@ from runners.releases.workers.rendezvous import in_memory
 _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
 # Options that a worker is not given by their values: what it is given instead is told here, or where it is built.
 _OF_PREFILLS = {"prefill_max_bs", "prefill_backend"}
-_BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "overlap", "pool"} | _OF_PREFILLS
+_BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "tp_size", "overlap", "pool"} | _OF_PREFILLS
 
 # Setups that earlier releases are not driven with: which, the first release that is, and the refusal.
 _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (

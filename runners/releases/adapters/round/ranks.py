@@ -1,6 +1,9 @@
-"""This process as the last of two ranks under data-parallel attention (enable_dp_attention), whose first one is
-modelled: the schedule says how many tokens that has, and collectives are answered here. The other rank's shares of
-weights count as zero, so that its part of each sum is; its rows are numbers on which no text may depend."""
+"""This process as one of several ranks, of which the others are modelled: collectives are answered here. Their shares
+of weights count as zero, so that their part of each sum is.
+
+Under data-parallel attention (enable_dp_attention) this rank is of the last group: the schedule says how many tokens
+the other group has, whose rows are numbers on which no text may depend. In a group (tp_size) it is the first of two:
+the second one has the same tokens, and the logits of its half of the vocabulary are too low for any token of it."""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
@@ -21,24 +24,31 @@ from torch.futures import Future
 
 from repro.cases.buffer_facts import DP_RANKS
 from repro.cases.case import Setup
+from repro.cases.sharing import groups_of, ranks_of, sharers_of
 from runners.releases.adapters.round.others import Others
 
-RANK = DP_RANKS - 1
 BATCH: Any = ForwardBatch  # which is padded
 _BACKEND = "modelled"
 # Where the ranks tell each other of their batches, and where their groups are made.
 _SYNC, _GROUPS = "sglang.srt.managers.scheduler_components.dp_attn", "sglang.srt.distributed.parallel_state"
-# The number in the other rank's rows where all ranks' are gathered; and which switches of a group are none.
-_THEIRS, _NO_SWITCHES = 3.0, {"use_local_synchronization"}
+# The numbers in other ranks' parts where all ranks' are gathered: in rows of another group, and in logits of this one's
+# tokens; and which switches of a group are none.
+_THEIRS, _UNLIKELY, _NO_SWITCHES = 3.0, -1e4, {"use_local_synchronization"}
 _SHARED = "max_running_requests", "chunked_prefill_size", "max_mamba_cache_size"
 
 
 class Modelled(distributed.ProcessGroup):
-    """A group whose other ranks answer at once. Mutable: rows is their answer while ranks exchange batches."""
+    """A group whose other ranks answer at once. Mutable: members are its ranks in the world, and rows their answers
+    while ranks exchange batches. sharers: the ranks of the world that serve this one's requests."""
+
+    sharers: range = range(0)
+    # The parts of the last sum that was shared out among ranks of the world, of which each rank has its own: by where
+    # this one's lies.
+    _shared_out: ClassVar[dict[int, Mapping[int, torch.Tensor]]] = {}
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
-        self.here, self.ranks, self.rows = rank, size, list[torch.Tensor]()
+        self.here, self.members, self.rows = rank, list(range(size)), list[torch.Tensor]()
 
     def getBackendName(self) -> str:
         return _BACKEND
@@ -47,13 +57,21 @@ class Modelled(distributed.ProcessGroup):
         """The others' part of a sum is zero, and what ranks agree on is what this one says."""
         return _done(tensors)
 
-    broadcast = allreduce
+    def broadcast(self, tensors: Sequence[torch.Tensor], opts: object = None) -> Any:
+        """The same of what the first rank hands out; of batches that ranks exchange it has gathered all."""
+        if self.rows:
+            tensors[0].copy_(torch.stack(self.rows).view(tensors[0].shape))
+        return _done(tensors)
+
+    def gather(self, outputs: object, shares: object, opts: object = None) -> Any:
+        """To the first rank, which hands on what it has gathered."""
+        return _done(shares)
 
     def barrier(self, opts: object = None) -> Any:
         return _done(None)
 
     def all_gather_single(self, output: torch.Tensor, share: torch.Tensor, opts: object = None) -> Any:
-        self._gather(output.view(self.ranks, -1).unbind(), share)
+        self._gather(output.view(len(self.members), -1).unbind(), share)
         return _done(output)
 
     def allgather(self, outputs: Sequence[Any], shares: Sequence[torch.Tensor], opts: object = None) -> Any:
@@ -62,18 +80,29 @@ class Modelled(distributed.ProcessGroup):
         return _done(outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, share: torch.Tensor, opts: object = None) -> Any:
-        output.copy_(share.view(self.ranks, -1)[self.here].view(output.shape))
+        parts = share.view(len(self.members), -1).unbind()
+        if output.data_ptr() != parts[self.here].data_ptr():
+            output.copy_(parts[self.here].view(output.shape))
+        self._shared_out.clear()
+        self._shared_out[output.data_ptr()] = dict(zip(self.members, parts, strict=True))
         return _done(output)
 
     # Their names up to PyTorch 2.12.
     _allgather_base, _reduce_scatter_base = all_gather_single, reduce_scatter_single
 
     def _gather(self, places: Sequence[torch.Tensor], share: torch.Tensor) -> None:
-        for rank, place in enumerate(places):
-            if rank == self.here:
+        parts = self._shared_out.get(share.data_ptr(), {})
+        for number, (rank, place) in enumerate(zip(self.members, places, strict=True)):
+            if number == self.here:
                 place.copy_(share.view(place.shape))
             elif self.rows:
-                place.copy_(self.rows[rank].view(place.shape))
+                place.copy_(self.rows[number].view(place.shape))
+            elif rank in self.sharers and rank in parts:
+                place.copy_(parts[rank].view(place.shape))
+            elif rank in self.sharers and share.is_floating_point():
+                place.fill_(_UNLIKELY)
+            elif rank in self.sharers:
+                place.copy_(share.view(place.shape))
             else:
                 place.fill_(_THEIRS if share.is_floating_point() else 0)
 
@@ -91,34 +120,42 @@ def _known() -> None:
 
 
 def arguments(setup: Setup, alone: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a server with two ranks. alone: those of a server with one; what sglang shares out among the
-    ranks is as large for each."""
+    """The arguments of a server with these ranks. alone: those of a server with one; what sglang shares out among
+    groups is as large for each."""
     if not setup.dp_attention:
-        return {}
-    shared = {name: DP_RANKS * alone[name] for name in _SHARED if name in alone}
-    return {"tp_size": DP_RANKS, "dp_size": DP_RANKS, "enable_dp_attention": True, "enable_dp_lm_head": True} | shared
+        return {"tp_size": ranks_of(setup)}
+    amounts = {name: DP_RANKS * alone[name] for name in _SHARED if name in alone}
+    of_groups = {"dp_size": DP_RANKS, "enable_dp_attention": True, "enable_dp_lm_head": True}
+    return {"tp_size": ranks_of(setup)} | of_groups | amounts
 
 
 def placed(setup: Setup) -> dict[str, Any]:
     """The ranks of this process that are not 0, as a scheduler is given them up to 0.5.20."""
-    return {"tp_rank": RANK, "dp_rank": RANK} if setup.dp_attention else {}
+    return {"tp_rank": _sharers(setup)[0], "dp_rank": groups_of(setup) - 1} if setup.dp_attention else {}
 
 
 def rank_of(args: Any) -> int:
     """This process's in the world of these arguments of a server."""
-    return RANK if args.dp_size > 1 else 0
+    return int(args.tp_size - args.tp_size // args.dp_size)
+
+
+def _sharers(setup: Setup) -> range:
+    """The ranks of this process's group, the last one."""
+    return range(ranks_of(setup) - sharers_of(setup), ranks_of(setup))
 
 
 @contextmanager
 def modelled(setup: Setup, others: Others) -> Iterator[None]:
     """While entered, process groups are made of modelled ranks, if the setup has any; these groups stay so."""
-    if not setup.dp_attention:
+    if ranks_of(setup) == 1:
         yield
         return
     _known()
+    Modelled.sharers = _sharers(setup)
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-    os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join([cores] * DP_RANKS)
-    _answer(others)
+    os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join([cores] * ranks_of(setup))
+    if setup.dp_attention:
+        _answer(others)
     with ExitStack() as stack:
         for name in ("init_process_group", "new_group"):
             stack.enter_context(patch.object(distributed, name, functools.partial(_make, getattr(distributed, name))))
@@ -139,7 +176,8 @@ def _answer(others: Others) -> None:
     @functools.wraps(gathers)
     def all_gather(self: Any, device: Any, group: Any, *args: Any, **named: Any) -> None:
         theirs = others.entry(self)._get_local_tensor(device=device)
-        group.rows = [theirs] * DP_RANKS
+        row = self._get_local_tensor(device=device)
+        group.rows = [row if rank in group.sharers else theirs for rank in group.members]
         try:
             gathers(self, device, group, *args, **named)
         finally:
@@ -163,4 +201,8 @@ def _over_torch(construct: Callable[..., None]) -> Callable[..., None]:
 
 def _make(makes: Callable[..., Any], *args: Any, **named: Any) -> Any:
     options = {"pg_options": None} if "pg_options" in named else {}
-    return makes(*args, **named | options | {"backend": _BACKEND})
+    group = makes(*args, **named | options | {"backend": _BACKEND})
+    members = args[0] if args else named.get("ranks")
+    if isinstance(group, Modelled) and members is not None:
+        group.members = list(members)
+    return group

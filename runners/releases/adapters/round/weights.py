@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from torch.nn.functional import pad
 from repro.cases.case import Setup
 from repro.cases.families import GDN, GEMMA, GPT_OSS, QWEN35, family_facts, is_latent
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
+from repro.cases.sharing import share_of, sharers_of
 from runners.releases.adapters.round import gemma4_weights
 from runners.releases.adapters.round.mixing import evenly, mixing
 from runners.releases.options import nan_logits
@@ -44,16 +46,16 @@ Parameters = Mapping[str, torch.Tensor]
 def loading(setup: Setup, device: str) -> Iterator[None]:
     """While entered, models that are loaded get these weights: the target, which comes first, and drafts of it, layer
     by layer where they are models of their own."""
-    loads, loaded = ModelRunner.load_model, list[Any]()
+    loads, loaded, share = ModelRunner.load_model, list[Any](), share_of(setup)
 
     def load(self: Any, *args: Any, **kwargs: Any) -> None:
         loads(self, *args, **kwargs)
         if loaded:
             fill_draft(loaded[0], self.model, setup, len(loaded) - 1)
-            nan_logits.fill_draft(self.model, setup)
+            nan_logits.fill_draft(self.model, share)
         else:
             fill_target(self.model, setup)
-            nan_logits.fill_target(self.model, setup)
+            nan_logits.fill_target(self.model, share)
         loaded.append(self.model)
         complete(setup, device, self.model)
 
@@ -68,7 +70,7 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
     if setup.family == GEMMA:
         gemma4_weights.fill_target(target)
         return
-    config: Any = getattr(target.config, "text_config", target.config)
+    config, share = _shared(getattr(target.config, "text_config", target.config), setup), share_of(setup)
     zero_centred, drafts = _zero_centred(target), _drafts(setup)
     for name, parameter in _read(target).items():
         values = _of_target(name, parameter, config)
@@ -79,7 +81,7 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
         if _is_besides(name, drafts):
             values = values * _LITTLE
         if setup.algorithm == "EAGLE3":
-            values = _nearly_draft(name, values, hot_tokens(setup))
+            values = _nearly_draft(name, values, hot_tokens(share))
         if setup.algorithm in FROM_TABLE:
             values = _repeating(name, values, setup.disagreement / 100)
         if setup.algorithm in IN_BLOCKS:
@@ -97,9 +99,9 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
     sources = _read(target)
     disagreement = setup.disagreement / 100
     if setup.algorithm == "EAGLE3":
-        hot = torch.from_numpy(hot_tokens(setup))
-        draft.hot_token_id = hot.to(sources["lm_head.weight"].device)  # a checkpoint has it among its weights
-        head = sources["lm_head.weight"]
+        hot, head = torch.from_numpy(hot_tokens(share_of(setup))), sources["lm_head.weight"]
+        # A checkpoint has it among its weights.
+        draft.hot_token_id = torch.from_numpy(hot_tokens(setup)).to(head.device)
         rows = draft.lm_head.weight.shape[0]  # of a vocabulary that is padded
         sources["lm_head.weight"] = pad(head[hot], (0, 0, 0, rows - len(hot)))
     zero_centred, drafts = _zero_centred(draft), _drafts(setup)
@@ -124,6 +126,16 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
         if setup.algorithm == "STANDALONE" and "embed" in name:  # nothing else is joined to the token
             values = values + disagreement * mixing(name, tuple(values.shape)).to(values)
         parameter.data.copy_(values)
+
+
+def _shared(config: Any, setup: Setup) -> Any:
+    """The configuration of a model that is as large as this rank's share of one."""
+    ranks, share = sharers_of(setup), copy.copy(config)
+    if ranks > 1:
+        share.num_attention_heads = config.num_attention_heads // ranks
+        share.num_key_value_heads = -(-config.num_key_value_heads // ranks)
+        share.vocab_size = config.vocab_size // ranks
+    return share
 
 
 def _read(target: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
