@@ -54,7 +54,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 compared += int((~np.isnan(served["drafts"][row])).sum())
                 wrongs += _wrong_drafts(number, row, served)
             if asks_logprobs(case.setup, row) and served["ended"][row] == FINISHED:
-                compared += length
+                compared += int((~np.isnan(served["likely"][row, :length])).sum())
                 wrongs += _wrong_returned(number, row, length, served)
             start = prompt_start(case.setup, row, case.steps[number].requests[row].seq_len)
             if start >= 0 and served["ended"][row] == FINISHED:

@@ -42,7 +42,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if lacks_numbers(served, row):
                 wrongs += _beyond(case, number, row, text, served)
                 continue
-            compared += len(text)
+            compared += int((~np.isnan(served["behind"][row, : len(text)])).sum())
             apart = np.flatnonzero(text != served["best"][row, : len(text)])
             tied = served["behind"][row, apart] < TIE * served["noise"][row]
             ties += int(tied.sum())

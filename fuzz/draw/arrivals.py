@@ -10,7 +10,7 @@ from fuzz.draw.moves import DATA_MAX, SHORT, Hand, requests_elsewhere
 from fuzz.draw.swarm import Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max, setup_problems
-from repro.cases.families import family_facts
+from repro.cases.families import DSA, family_facts
 from repro.cases.options import OPTION
 from repro.cases.rows.serving import BREAKABLE, FULL, OF_TARGET, pool_least, pool_of, prefill_buckets
 from repro.cases.runner_facts import IN_BLOCKS, MARKOV
@@ -70,6 +70,8 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
     if facts.sees:
         mrope = draw(st.booleans()) and not facts.own_drafts  # a next-token layer has its target's positions
         drawn = replace(drawn, images=draw(st.integers(1, WITHOUT_IMAGES)) > 1, mrope=mrope)
+    if setup.family == DSA:
+        drawn = draw(_choosing(drawn))
     if setup.algorithm not in IN_BLOCKS:
         return draw(_with_nan(drawn))
     # A worker that drafts blocks lets hidden states go in every release, where it does not refuse the request.
@@ -90,6 +92,17 @@ def _shared(draw: st.DrawFn, setup: Setup) -> Setup:
     ranks = SHARERS * groups_of(setup)
     shared = replace(setup, tp_size=ranks, num_heads=heads, num_kv_heads=kept, vocab_size=vocabulary)
     return setup if setup_problems(shared) else shared
+
+
+@st.composite
+def _choosing(draw: st.DrawFn, setup: Setup) -> Setup:
+    """The setup with steps of a draft that share a choice of keys, or of few keys, or of both, in some draws. Hidden
+    states that a draft hardly heeds leave its choice sure, where it has one."""
+    shares, count = draw(st.booleans()), draw(st.sampled_from((0, 0, *OPTION["index_topk"].drawn)))
+    if not count:
+        return replace(setup, index_share=shares)
+    disagreement = draw(st.sampled_from((0, setup.disagreement)))
+    return replace(setup, index_share=shares, index_topk=count, disagreement=disagreement, logprob_start_len=-1)
 
 
 @st.composite

@@ -64,6 +64,8 @@ class Setup:
     nan_logits: str = ""
     sanitizes: bool = False
     tp_size: int = 1
+    index_share: bool = False
+    index_topk: int = 0
 
     @property
     def max_bs(self) -> int:

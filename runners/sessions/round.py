@@ -62,7 +62,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         raise HarnessError(f"asked for overlap {setup.overlap}, the scheduler has {scheduler.enable_overlap}")
     engine.Graph.runner_is_captured = True
     pages = (tensor[: setup.page_size] for tensor in serving.caches(scheduler).values())
-    indexed = (tensor[0] for tensor in serving.index_caches(scheduler))
+    indexed = (pages[0] for pages in serving.index_caches(scheduler).values())
     engine.pad_into([*pages, *indexed, scheduler.req_to_token_pool.req_to_token[0]])
     served = Served(scheduler, wire, setup)
 
@@ -118,7 +118,8 @@ class Served:
         self.table = scheduler.req_to_token_pool.req_to_token
         self._start_table = self.table.clone()
         self._states = [state for layers in recurrent.of_kinds(model).values() for state in layers]
-        others = [self.table, *serving.caches(scheduler).values(), *self._states]
+        caches = [*serving.caches(scheduler).values(), *serving.index_caches(scheduler).values()]
+        others = [self.table, *caches, *self._states]
         self._start_state = State(owners, others).take()
 
     def run(self, case: Case, watch: Watch) -> None:
@@ -225,7 +226,7 @@ class Served:
     def _clear(self) -> None:
         self.wire.sent.clear()
         engine.memory_seen()
-        for tensor in (*serving.caches(self.scheduler).values(), *serving.index_caches(self.scheduler)):
+        for tensor in (*serving.caches(self.scheduler).values(), *serving.index_caches(self.scheduler).values()):
             tensor.zero_()
         for state in self._states:  # of a request's first token the worker clears it
             state.fill_(torch.nan)
@@ -278,6 +279,10 @@ class Served:
                 watch.see(number, Recorded.SERVED, name, rows([each.get(rid, ()) for rid in names], np.float64))
         if self.unjudged:
             watch.fact("drafts", f"not judged, as {self.unjudged}")
+        if self.setup.index_topk:
+            behind = np.concatenate([each.behind for each in judged.values()] or [np.empty(0)])
+            turned = f"rounding may turn the choice of keys of {np.isnan(behind).sum()} of {behind.size} tokens"
+            watch.fact("choices", turned)
         watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
         watch.fact("cached tokens", str(sum(serving.counts(self.wire.sent, "cached_tokens").values())))

@@ -20,7 +20,7 @@ from repro.traces.trace import Array
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
-from runners.releases.options import recurrent
+from runners.releases.options import dsa, recurrent
 from runners.releases.reference.drafts import Drafted
 
 _DATA = 37  # any constant: one direction onto which all rows are projected
@@ -29,7 +29,7 @@ ROUND, PREFILL, RETRACTED = 0, 1, 2
 # The inputs of the next draft, and the tree's links from a node to its first child and to the next one of its parent.
 NEXT = ("topk_p", "topk_index", "hidden_states")
 OF_TABLES = ("accept_tokens", "accept_lens")  # of a worker that drafts from a table, the tokens of the last round
-HANDED = (*NEXT, "bonus_tokens", *OF_TABLES)
+HANDED = (*NEXT, "bonus_tokens", "dsa_topk_indices", *OF_TABLES)
 # The names that the first worker of blocks has for them.
 _OLDER = {"bonus_tokens": "verified_id"}
 LINKS = ("retrieve_next_token", "retrieve_next_sibling")
@@ -218,6 +218,8 @@ def kv_rows(scheduler: Any, slots: torch.Tensor, lengths: torch.Tensor) -> dict[
             entries = target.token_to_kv_pool.full_to_swa_index_mapping[table].long()
             unseen = without | (places < lengths[:, None] - target.sliding_window_size)
         rows[name] = projected(cache.flatten(1))[entries].masked_fill(unseen, 0.0)
+    for name, pages in serving.index_caches(scheduler).items():
+        rows[name] = projected(dsa.keys_of(pages))[table].masked_fill(without, 0.0)
     return rows
 
 
@@ -276,7 +278,8 @@ def off(rounds: Rounds, prompts: Mapping[str, int], exact: Mapping[str, torch.Te
             nodes = _path({name: values[name][row] for name in ("drafted", *LINKS, "tokens")})
             nodes = nodes[: max(0, len(exact[rid]) - first)]
             apart = seen.logits[row, nodes].double().cpu() - exact[rid][first : first + len(nodes)]
-            distances[rid][first : first + len(nodes)] = _known(apart.abs().amax(1).numpy())
+            unknown = exact[rid][first : first + len(nodes)].isnan().any(1).numpy()
+            distances[rid][first : first + len(nodes)] = np.where(unknown, np.nan, _known(apart.abs().amax(1).numpy()))
     return distances
 
 

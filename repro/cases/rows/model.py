@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repro.cases.backend_facts import BackendFacts
-from repro.cases.families import FAMILY_FACTS, families, family_facts
+from repro.cases.families import DSA, FAMILY_FACTS, families, family_facts
 from repro.cases.option import TARGET, Need, Option, of_llama
 from repro.cases.rows.bounds import CONTEXT_MAX
 from repro.cases.runner_facts import RunnerFacts
@@ -150,5 +150,31 @@ ROWS: tuple[Option, ...] = (
         drawn=tuple(FAMILY_FACTS),
         later=True,
         words="{0} models",
+    ),
+    Option(
+        field="index_share",
+        name="index_share_for_mtp_iteration",
+        part=TARGET,
+        meaning="draft steps share the sparse keys that the last accepted token's own draft chose, as GLM-5.2's do",
+        if_set=(Need(lambda s, r, b: s.family == DSA, "only models of sparse attention choose keys"),),
+        drawn=(True,),
+        later=True,
+        words="draft steps that share a choice of keys",
+    ),
+    Option(
+        field="index_topk",
+        name="index_topk",
+        part=TARGET,
+        meaning="the number of keys that a query of sparse attention chooses; 0: 2048, as many as there are",
+        bounds=(0, 2048),
+        if_set=(
+            Need(lambda s, r, b: s.family == DSA, "only models of sparse attention choose keys"),
+            Need(
+                lambda s, r, b: s.logprob_start_len < 0, "of a prompt's tokens no choice is known that rounding turns"
+            ),
+        ),
+        drawn=(4, 8),
+        later=True,
+        words="a choice of {0} keys",
     ),
 )

@@ -16,6 +16,7 @@ import torch
 from runners.engines.standins import deep_gemm, fa3
 from runners.recording.observer import Unsupported
 from runners.releases.backends.paged_calls import Call, calls
+from runners.releases.options.recurrent import rewrite
 
 _INDEXER = "sglang.srt.layers.attention.dsa.dsa_indexer"
 # Modules that ask whether they run on a GPU of NVIDIA's, and import DeepGEMM there alone.
@@ -28,11 +29,13 @@ _ASK = (
 _HADAMARD = ("sglang.kernels.ops.quantization.hadamard", "sglang.jit_kernel.hadamard")
 
 
-def prepare(device: str) -> None:
-    """To be called before the workers of such a setup are built."""
+def prepare(device: str, count: int) -> None:
+    """To be called before the workers of such a setup are built. count: of the keys that a query chooses; 0: all.
+    Prefills of more tokens have no dense attention."""
     if device != "cpu":
         raise Unsupported("the calls of DSA's indexer are noted on the emulated engine alone")
     os.environ |= {"SGLANG_DSA_FUSE_TOPK": "0", "SGLANG_DISABLE_DSA_INDEXER_FUSION": "1"}
+    os.environ |= {"SGLANG_DSA_PREFILL_DENSE_ATTN_KV_LEN_THRESHOLD": str(count)} if count else {}
     _stand_in()
 
 
@@ -45,6 +48,8 @@ def _stand_in() -> None:
             vars(module).update(_is_cuda=True, is_cuda=lambda: True, deep_gemm=stood_in)
     indexer: Any = importlib.import_module(_INDEXER)
     indexer.Indexer.forward_native = indexer.Indexer.forward_cuda
+    # It asks for the number of the queries' GPU, by which it knows how much memory there is.
+    rewrite(indexer.Indexer._get_topk_ragged, r"= device\.index$", "= 0")
     rotary: Any = importlib.import_module("sglang.srt.layers.rotary_embedding")
     indexer.get_rope_wrapper = lambda *args, device=None, **named: _ByHead(rotary.get_rope(*args, **named))
     for module in _present(_HADAMARD):

@@ -85,11 +85,11 @@ def prepare(setup: Setup, device: str) -> None:
             vars(importlib.import_module(place))["_get_sm_count"] = lambda *_: _SMS
     for module_name, function in _BY_DEVICE:
         with contextlib.suppress(ModuleNotFoundError):  # it has another place in this release
-            _rewrite(vars(importlib.import_module(module_name)).get(function), r"\.is_cuda\b", ".is_cpu")
+            rewrite(vars(importlib.import_module(module_name)).get(function), r"\.is_cuda\b", ".is_cpu")
     for module_name, function in _FOR_GPUS:
         with contextlib.suppress(ModuleNotFoundError, AttributeError):  # there is none in this release
             refusing = operator.attrgetter(function)(importlib.import_module(module_name))
-            _rewrite(refusing, _IS_GPU, "True")
+            rewrite(refusing, _IS_GPU, "True")
     for name, module in list(sys.modules.items()):
         if name.startswith("sglang.srt.models.") and getattr(module, "_is_cpu", False):
             vars(module)["_is_cpu"] = False
@@ -128,11 +128,11 @@ def _mamba2_without_cuda() -> None:
             return
 
 
-def _rewrite(function: Any, pattern: str, text: str) -> None:
+def rewrite(function: Any, pattern: str, text: str) -> None:
     """Change a function's source, wherever it matches. None where this release has no such function."""
-    if function is None or not re.search(pattern, source := textwrap.dedent(inspect.getsource(function))):
+    if function is None or not re.search(pattern, source := textwrap.dedent(inspect.getsource(function)), re.MULTILINE):
         return
-    tree = ast.parse(re.sub(pattern, text, source))
+    tree = ast.parse(re.sub(pattern, text, source, flags=re.MULTILINE))
     code = function.__code__
     ast.increment_lineno(tree, code.co_firstlineno - 1)
     scope = dict(function.__globals__)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest_set
+from runners.releases.reference.indexing import Indexer
 from runners.releases.reference.llama import (
     Attend,
     Ends,
@@ -48,6 +49,7 @@ class Latent:
     cos_sin: torch.Tensor
     neox: bool
     scores: Scores
+    indexer: Indexer | None = None
 
     @classmethod
     def of(cls, layer: Any) -> Latent:
@@ -65,7 +67,17 @@ class Latent:
             cos_sin=layer.rotary_emb.cos_sin_cache.to("cpu", torch.float64),
             neox=layer.rotary_emb.is_neox_style,
             scores=Scores(scaling=layer.scaling, cached=Cached(keys=0, values=None)),
+            indexer=Indexer.of(layer),
         )
+
+    def choosing(self, by: Rounding, x: torch.Tensor, positions: torch.Tensor) -> Latent:
+        """The layer for these tokens, with what decides on the keys that they choose. by: that rounds to the nearest.
+        x: [samples, tokens, hidden]."""
+        if self.indexer is None:
+            return self
+        down = self.down[: self.down.shape[0] - self._kept(self.into.shape[1])]
+        latent = self.query_norm.run(by, op.linear(by, x, down))
+        return replace(self, scores=replace(self.scores, choice=self.indexer.choice(by, x, latent, positions)))
 
     def run(self, by: Rounding, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """x: [samples, tokens, hidden]."""
@@ -163,7 +175,9 @@ def target(model: Any, vocab: int) -> Model:
         x, auxiliary = ends.embedded(by, tokens), []
         for number, (before, attention, between, feed) in enumerate(stack):
             auxiliary += [x] if number in captured else []
-            x = op.added(by, attention.run(by, before.run(by, x), tokens.positions, attend), x)
+            near = by.nearest()
+            chooses = attention.choosing(near, before.run(near, x), tokens.positions)
+            x = op.added(by, chooses.run(by, before.run(by, x), tokens.positions, attend), x)
             x = op.added(by, feed.run(by, between.run(by, x)), x)
         hidden = norm.run(by, x)
         return op.linear(by, hidden, ends.head), torch.cat(auxiliary, dim=-1) if auxiliary else hidden
@@ -183,11 +197,16 @@ def next_token(model: Any, vocab: int, attention_of: Callable[[Any], Attention] 
     before, between = Norm.of(decoder.input_layernorm), Norm.of(decoder.post_attention_layernorm)
     norm = Norm.of(model.model.shared_head.norm)
 
-    def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
+    def entering(by: Rounding, tokens: Tokens) -> torch.Tensor:
         assert tokens.hidden is not None
         parts = (enorm.run(by, ends.embedded(by, tokens)), hnorm.run(by, tokens.hidden))
-        x = op.linear(by, torch.cat(parts, dim=-1), joined)
-        x = op.added(by, attention.run(by, before.run(by, x), tokens.positions, attend), x)
+        return op.linear(by, torch.cat(parts, dim=-1), joined)
+
+    def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
+        x, near, its = entering(by, tokens), by.nearest(), attention
+        if isinstance(attention, Latent):
+            its = attention.choosing(near, before.run(near, entering(near, tokens)), tokens.positions)
+        x = op.added(by, its.run(by, before.run(by, x), tokens.positions, attend), x)
         hidden = norm.run(by, op.added(by, experts.run(by, between.run(by, x)), x))
         return op.linear(by, hidden, ends.head), hidden
 

@@ -36,4 +36,5 @@ def drafter(setup: Setup, target: Any, drafts: Sequence[Any]) -> Drafter | str:
         steps=setup.num_steps if setup.topk > 1 else 0,
         named=torch.from_numpy(algorithms.hot_tokens(setup)) if hot else torch.arange(setup.vocab_size),
         takes_states=setup.algorithm != "STANDALONE",
+        shares=setup.index_share,
     )

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 
 from repro.cases.layout import Ints
 from runners.releases.reference import operations as op
+from runners.releases.reference.indexing import Choice, among
 from runners.releases.reference.llama import Attend, Model, Scores, Tokens
 from runners.releases.reference.rounding import Rounding
 
@@ -55,17 +56,23 @@ Sees = Callable[[int], torch.Tensor]
 
 @dataclass(slots=True)
 class _Kept:
-    """Keys and values, by layer, of all that a draft model has gone over. Mutable: it grows."""
+    """Keys and values, by layer, of all that a draft model has gone over, and the keys by which it chooses some.
+    choices: those of its first pass, and which are sure, as Choice.seen() has them. Mutable: it grows."""
 
-    layers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    layers: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
+    choices: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
-    def attending(self, by: Rounding, sees: Sees) -> Attend:
+    def attending(self, by: Rounding, sees: Sees, follows: torch.Tensor | None = None) -> Attend:
+        """follows: the tokens of the first pass whose choice the new ones share; None: each chooses by itself."""
         last, self.layers = iter(self.layers), []
 
         def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scores: Scores) -> torch.Tensor:
-            before = next(last, (keys[:, :0], values[:, :0]))
-            keys, values = (torch.cat(pair, dim=1) for pair in zip(before, (keys, values), strict=True))
-            self.layers.append((keys, values))
+            choice = scores.choice
+            new = (keys, values) if choice is None else (keys, values, choice.keys)
+            before = next(last, tuple(each[:, :0] for each in new))
+            whole = tuple(torch.cat(pair, dim=1) for pair in zip(before, new, strict=True))
+            self.layers.append(whole)
+            keys, values = whole[:2]
             seen = op.Attended(
                 keys=keys[0, :0],
                 values=values[0, :0],
@@ -73,9 +80,24 @@ class _Kept:
                 new_values=values,
                 mask=sees(scores.window),
             )
-            return op.attention(by, queries, seen, scores.scaling, scores.logit_cap, scores.sinks)
+            if choice is None:
+                return op.attention(by, queries, seen, scores.scaling, scores.logit_cap, scores.sinks)
+            seen, unknown = among(seen, *self._chosen(replace(choice, keys=whole[2]), seen.mask, follows))
+            return op.attention(by, queries, seen, scores.scaling).masked_fill(unknown[:, None], torch.nan)
 
         return attend
+
+    def _chosen(
+        self, choice: Choice, mask: torch.Tensor, follows: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """In the words of Choice.seen()."""
+        layer = len(self.layers) - 1
+        if follows is None:
+            made = choice.seen(mask)
+            self.choices += [made] if layer == len(self.choices) else []
+            return made
+        keys, sure = (each[follows] for each in self.choices[layer])
+        return torch.cat((keys, keys.new_zeros(len(keys), mask.shape[1] - keys.shape[1])), dim=1), sure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +124,14 @@ class _Level:
 class Branching:
     """A draft model that goes over its own drafts. topk: branches. steps: how often it drafts; 0: as often as a chain
     is long. named: what the target calls the tokens that it numbers, rising. takes_states: whether it is
-    given hidden states."""
+    given hidden states. shares: whether all steps see the keys that the text's last token chose, and no draft."""
 
     model: Model
     topk: int
     steps: int
     named: torch.Tensor
     takes_states: bool = True
+    shares: bool = False
 
     def behind(
         self, by: Rounding, text: Ints, hidden: torch.Tensor, drafted: Sequence[Drafted]
@@ -155,10 +178,11 @@ class Branching:
                     sure = sure & apart
                 scores = scores[:, rows, parents] + levels[-1].behind[:, rows, parents, numbers]
                 origins = torch.stack((parents, numbers), dim=-1)
-                positions, sees = _branches(places, starts, topk, step)
+                positions, sees = _branches(places, starts, topk, step, unseen=self.shares)
                 inputs = states[:, rows, parents].flatten(1, 2) if self.takes_states else None
                 tokens = Tokens(ids=self.named[numbers].flatten(), positions=positions, hidden=inputs)
-                results = self.model(by, tokens, kept.attending(by, sees))
+                follows = (starts - 1).repeat_interleave(topk) if self.shares else None
+                results = self.model(by, tokens, kept.attending(by, sees, follows))
                 logits, states = (each.unflatten(1, (-1, topk)) for each in results)
             behind = logits.log_softmax(dim=-1)
             children = behind[0].topk(topk + 1, dim=-1).indices
@@ -210,14 +234,17 @@ def _causal(places: torch.Tensor) -> Sees:
     return lambda window: (places <= places[:, None]) & _within(places, places, window)
 
 
-def _branches(places: torch.Tensor, starts: torch.Tensor, topk: int, step: int) -> tuple[torch.Tensor, Sees]:
+def _branches(
+    places: torch.Tensor, starts: torch.Tensor, topk: int, step: int, *, unseen: bool
+) -> tuple[torch.Tensor, Sees]:
     """The positions of the tokens that a step goes over, the first step behind the text being 1, and what they see:
     the text before their round, and the KV slots of their own branch, which is that of their rank, whatever they
-    come behind (select_top_k_tokens chooses hidden states alone, spec_utils.py, 0.5.23:464)."""
+    come behind (select_top_k_tokens chooses hidden states alone, spec_utils.py, 0.5.23:464). unseen: they see the text
+    alone."""
     first = starts.repeat_interleave(topk)
     positions = first + step - 1
     at = torch.cat((places, (first + torch.arange(step)[:, None]).flatten()))
-    slots = torch.eye(len(first), dtype=torch.bool).repeat(1, step)
+    slots = torch.eye(len(first), dtype=torch.bool).repeat(1, step) & (not unseen)
     seen = torch.cat((places < first[:, None], slots), dim=1)
     return positions, lambda window: seen & _within(positions, at, window)
 
@@ -250,11 +277,15 @@ def _apart(tree: Drafted, numbers: Sequence[int], levels: Sequence[_Level], row:
         behind = level.behind[0, row, branch]
         score = level.scores[0, row, branch] + behind[number]
         last = behind[level.children[row, branch, -2]]
-        lies = max(0.0, float(last - behind[number]), float(least - score))
+        lies = max(0.0, float(last - behind[number]), float(least - score)) if _is_known(behind) else math.nan
         apart.append(math.inf if number < 0 or (parent, number) in met else lies)
         met.add((parent, number))
         places.append(_place(levels, step + 1, row, (branch, max(number, 0)), score))
     return apart
+
+
+def _is_known(scores: torch.Tensor) -> bool:
+    return not bool(scores.isnan().any())
 
 
 def _orphan(levels: Sequence[_Level], row: int, number: int, least: float) -> float:

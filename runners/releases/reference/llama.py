@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from runners.releases.reference import operations as op
+from runners.releases.reference.indexing import Choice
 from runners.releases.reference.question import ALONE, Cached
 from runners.releases.reference.rounding import Rounding
 
@@ -17,13 +18,14 @@ from runners.releases.reference.rounding import Rounding
 class Scores:
     """The scores of a layer's queries and keys. scaling: what queries are multiplied by. window: how many tokens before
     its own a query sees, -1 for all. logit_cap: where scores level off, 0 for nowhere. sinks: as op.attention() has
-    them. cached: where its keys and values lie."""
+    them. cached: where its keys and values lie. choice: what decides on the keys that a query sees, None for all."""
 
     scaling: float
     window: int = -1
     logit_cap: float = 0.0
     sinks: torch.Tensor | None = None
     cached: Cached = ALONE
+    choice: Choice | None = None
 
 
 class Attend(Protocol):

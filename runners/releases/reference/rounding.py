@@ -72,6 +72,7 @@ class Rounding:
         self.linear_on_cores = self.tensor_cores and deterministic
         self.splits = on_gpu and dtype != torch.float32
         self._draw = random.Random(seed)
+        self._dtype, self._to_nearest = dtype, False
 
     def halved(self) -> Rounding:
         """The same where what would be kept in float32 is kept in float16."""
@@ -81,6 +82,12 @@ class Rounding:
             other.kv = other.format if self.kv is self.format else self.kv
         return other
 
+    def nearest(self) -> Rounding:
+        """That which rounds each value of the model's type to the nearest one, the exact ones, too."""
+        other = copy.copy(self)
+        other._to_nearest = True
+        return other
+
     def exact(self, values: torch.Tensor) -> torch.Tensor:
         """Values that are given, and not computed: alike in all samples."""
         return values.to(torch.float64).expand(1 + self.samples, *values.shape)
@@ -88,6 +95,8 @@ class Rounding:
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
         """Stored in the model's type. What rounding can take beyond that type's values is not a number in any sample,
         and so is all that is made of it: how kernels go on from an infinity hangs on which of them round."""
+        if self._to_nearest:
+            return values.to(self._dtype).to(torch.float64)
         return self._stored(values, self.format)
 
     def cached(self, values: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,8 @@ SAMPLES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """logits, states: of the target, float64, [n, vocabulary] and [n, hidden]. best: the token with the largest logit
+    """NaN is of tokens of which nothing is known, as rounding may turn their choice of keys. logits, states: of the
+    target, float64, [n, vocabulary] and [n, hidden]. best: the token with the largest logit
     at each place of a text, [n]. behind: how far that of the text's own token lies below it, [n]. likely: its
     log-probability, [n]. prompt: the log-probability of each token of the prompt behind its first, [m]. noise,
     prompt_noise, states_noise: how far rounding to the model's type moves a logit of this text or of its prompt, or an
@@ -51,8 +52,11 @@ class Judged:
         """The largest distance of each of these hidden states from that of its place; infinite from one that there is
         not, or of another width."""
         count, width = self.states.shape
+        unknown = self.states.isnan().any(dim=1)
         return [
-            float((torch.tensor(state, dtype=torch.float64) - self.states[place]).abs().amax())
+            float(
+                (torch.tensor(state, dtype=torch.float64) - self.states[place]).abs().amax().where(~unknown[place], 0.0)
+            )
             if place < count and len(state) == width
             else float("inf")
             for place, state in enumerate(states)
@@ -86,7 +90,7 @@ class Teacher:
     def behind(self, judged: Judged, drafted: Sequence[Drafted]) -> tuple[list[float], float]:
         """The distances of drafts, in the words of Drafter; none where none is known."""
         by = self._rounding(len(judged.whole))
-        return self._drafter.behind(by, judged.whole, judged.every, drafted) if self._drafter else ([], 0.0)
+        return self._drafter.behind(by, judged.whole, _anyhow(judged.every), drafted) if self._drafter else ([], 0.0)
 
     def judge(self, prompt: Ints, text: Sequence[int], image: Image | None = None) -> Judged:
         """text: one token or more. One that the vocabulary lacks is infinitely far behind the best, and goes on as the
@@ -106,23 +110,35 @@ class Teacher:
         logits, states = (each[:, first:] for each in (logits, every))
         kept = {name: each[:, first:] for name, each in tokens.kept.items()}
         right = logits[0]
+        unknown = right.isnan().any(dim=-1)
         behind = right.amax(dim=-1) - right.gather(-1, chosen[:, None])[:, 0]
         likely = right.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0]
         return Judged(
             logits=right,
             states=states[0],
-            best=right.argmax(dim=-1).numpy(),
-            behind=behind.masked_fill(~known, torch.inf).numpy(),
+            best=right.argmax(dim=-1).where(~unknown, chosen).numpy(),
+            behind=behind.masked_fill(~known, torch.inf).masked_fill(unknown, torch.nan).numpy(),
             likely=likely.masked_fill(~known, -torch.inf).numpy(),
             prompt=of_prompt[0].log_softmax(dim=-1).gather(-1, ids[1 : len(prompt), None])[:, 0].numpy(),
-            noise=float((logits[1:] - right).abs().amax()),
-            prompt_noise=float((of_prompt[1:] - of_prompt[0]).abs().amax()) if first else 0.0,
-            states_noise=float((states[1:] - states[0]).abs().amax()),
+            noise=_reach(logits),
+            prompt_noise=_reach(of_prompt) if first else 0.0,
+            states_noise=_reach(states),
             whole=torch.cat((ids, chosen[-1:])).numpy(),
             every=every,
             kept={name: each[0] for name, each in kept.items()},
             kept_noise={name: float((each[1:] - each[0]).abs().amax()) for name, each in kept.items()},
         )
+
+
+def _reach(values: torch.Tensor) -> float:
+    """The most that rounding moves one of these that is known. values: [samples, tokens, n]."""
+    return float((values[1:] - values[0]).abs().nan_to_num(0.0).amax())
+
+
+def _anyhow(states: torch.Tensor) -> torch.Tensor:
+    """Hidden states of which those that are not known may be anything of their size. states: [samples, tokens, n]."""
+    signs = torch.tensor([0.0, *(1.0 - 2.0 * (sample % 2) for sample in range(len(states) - 1))], dtype=states.dtype)
+    return torch.where(states.isnan(), signs.view(-1, 1, 1), states)
 
 
 def causal(by: Rounding) -> Attend:
@@ -138,6 +154,9 @@ def causal(by: Rounding) -> Attend:
             new_values=values,
             mask=(before >= 0) & ((before <= scores.window) | (scores.window < 0)),
         )
-        return op.attention(by, queries, seen, scores.scaling, scores.logit_cap, scores.sinks)
+        if scores.choice is None:
+            return op.attention(by, queries, seen, scores.scaling, scores.logit_cap, scores.sinks)
+        seen, unknown = scores.choice.restricted(seen)
+        return op.attention(by, queries, seen, scores.scaling).masked_fill(unknown[:, None], torch.nan)
 
     return attend

@@ -48,6 +48,7 @@ _BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "tp_size",
 # Setups that earlier releases are not driven with: which, the first release that is, and the refusal.
 _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
     (lambda s: s.family == DSA, dsa.SINCE, "sparse attention runs through compiled kernels without a stand-in"),
+    (lambda s: bool(s.index_topk), dsa.FEWER_SINCE, "kernels choose 2,048 keys"),
     (lambda s: s.family == GEMMA, gemma4.SERVED_SINCE, "rounds of frozen-KV drafts are not driven"),
     (lambda s: s.family == MIMO, mimo.SERVED_SINCE, "rounds of multi-layer drafts are not driven"),
     (
@@ -151,7 +152,7 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
     refuse(setup)
     arguments: dict[str, Any] = {}
     if setup.family == DSA:
-        sparse.prepare(device)
+        sparse.prepare(device, setup.index_topk)
         arguments = dsa.arguments(known)
     if setup.algorithm in FROM_TABLE:
         arguments = ngram.arguments(setup)

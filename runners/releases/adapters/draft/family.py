@@ -20,10 +20,13 @@ from runners.releases.options.sliding import any_cache
 from runners.releases.reference import drafting
 
 SPEC = ("topk_p", "topk_index", "hidden_states")
+# The sparse keys that draft steps share, as the batch and as the buffer name them.
+SHARED, SEED = "dsa_topk_indices", "dsa_seed_topk"
 BUFFERS = (
     *("seq_lens", "seq_lens_cpu", "req_pool_indices", "out_cache_loc", "positions", mrope.NAME),
     *SPEC,
     *rejection.NAMES,
+    SEED,
 )
 CALLER = ("batch_size", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "req_pool_indices", "positions", "out_cache_loc")
 
@@ -52,6 +55,8 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 def caller(forward_batch: Any) -> Mapping[str, Any]:
     fields = {name: getattr(forward_batch, name) for name in CALLER}
     fields |= {**mrope.caller(forward_batch), **rejection.caller(forward_batch)}
+    shared = getattr(forward_batch.spec_info, SHARED, None)
+    fields |= {} if shared is None else {SEED: shared}
     return fields | {name: getattr(forward_batch.spec_info, name) for name in SPEC}
 
 
@@ -76,6 +81,8 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
     """The metadata: of kv_indices, which is as long as the context allows, as much as any draft step of this batch can
     use."""
     setup = live.setup
+    if setup.index_share:  # its steps have no indexer, whose calls stand for attention's
+        return {}
     used = setup.topk * (int(batch["seq_lens"].sum()) + setup.max_bs * (setup.num_steps + 1))
     if paged_calls.are_made(setup):
         queries = bs * setup.topk

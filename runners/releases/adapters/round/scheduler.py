@@ -30,7 +30,7 @@ from runners.releases.workers.posing import Posing
 from runners.releases.workers.present import GENERATION
 from runners.releases.workers.rendezvous import in_memory
 
-_PREFILL = "prefill_cuda_graph_runner"
+_PREFILL, _INDEX = "prefill_cuda_graph_runner", "index_k_with_scale_buffer"
 # The fields of sglang's SpecRuntimeState that hold graph runners, by the path that these are on.
 _OF_STATES = {
     "draft": "cuda_graph_runner",
@@ -239,11 +239,15 @@ def embeddings(scheduler: Any) -> torch.Tensor:
     return weight.data
 
 
-def index_caches(scheduler: Any) -> list[torch.Tensor]:
+def index_caches(scheduler: Any) -> dict[str, torch.Tensor]:
     """The keys by which sparse attention chooses, of both models: bytes [pages, size], keys and scales of a page."""
-    runners = scheduler.tp_worker.model_runner, *drafters(scheduler)
-    pools = (getattr(runner.token_to_kv_pool, "index_k_with_scale_buffer", None) for runner in runners)
-    return [page for buffers in pools for page in buffers or ()]
+    runners = {"target": [scheduler.tp_worker.model_runner], "draft": drafters(scheduler)}
+    pools = {whose: [each.token_to_kv_pool for each in its] for whose, its in runners.items()}
+    return {
+        f"{whose} index_{layer}": pages
+        for whose, its in pools.items()
+        for layer, pages in enumerate(each for pool in its for each in getattr(pool, _INDEX, None) or ())
+    }
 
 
 def drafts_blocks(scheduler: Any) -> bool:
