@@ -158,7 +158,12 @@ CASES_OF_SGLANG = f"{PROJECT}/repro/seeds/verify-mask-not-padded.json"
 @pytest.mark.parametrize(
     ("line", "number", "processes"),
     [
-        ("fuzz mutate --target 0.5.23/emulated --runner draft --backend fa3 --sample 9 --out o", signal.SIGTERM, 3),
+        pytest.param(
+            "fuzz mutate --target 0.5.23/emulated --runner draft --backend fa3 --sample 9 --out o",
+            signal.SIGTERM,
+            3,
+            marks=pytest.mark.exhaustive,
+        ),
         ("fuzz recall --row 23037 --row 27338 --jobs 2 --out o", signal.SIGTERM, 4),
         pytest.param(f"repro explain {CASES_OF_SGLANG}", signal.SIGHUP, 2, marks=pytest.mark.exhaustive),
         (f"repro bisect {CASES_OF_SGLANG}", signal.SIGINT, 2),

@@ -15,7 +15,7 @@ from tests.builders.project import PROJECT
 PINNED = ("emulated", "torch", "ray")
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(
         not (PROJECT / ".venv" / "release" / "bin" / "cyclonedx-py").exists(),
         reason="what makes a release is not installed: make setup-checks",

@@ -90,6 +90,7 @@ def test_its_texts_name_commands_that_it_has(environment: Path) -> None:
     assert "python -m" not in run(environment, "doctor").stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_a_seed_that_comes_with_it_fails_on_sglang(environment: Path) -> None:
     done = run(environment, "replay", "multi-layer-stale-padding", "--target", f"{NEWEST}/emulated")

@@ -271,7 +271,7 @@ def test_conformance_comes_out_as_on_one_host(
     assert alone[0] == 1 and len(cluster.done) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_mutants_come_out_as_on_one_host(
     tmp_path: Path, cluster: PieceNodes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

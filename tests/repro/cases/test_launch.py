@@ -67,6 +67,7 @@ def server_args_of(setup: Setup) -> dict[str, Any]:
     return case_to_json(Case(setup=setup, steps=()))["setup"][SERVER]  # type: ignore[no-any-return]  # JSON is untyped
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_the_newest_release_takes_every_command_and_reads_the_same_values() -> None:
     setups = [*STORED, *drawn()[::5]]

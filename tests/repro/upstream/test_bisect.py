@@ -384,6 +384,7 @@ def test_both_edges_are_looked_at_however_little_is_asked_for(bad: int) -> None:
     assert located.bad == f"0.5.{number(Target(located.good, 'emulated')) + 1}"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.11", "0.5.12.post1", "0.5.13")
 def test_on_real_sglang(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     seed, out = SEEDS / "pr26335-uninitialised-tail.json", tmp_path / "range.json"

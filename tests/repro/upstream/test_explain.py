@@ -307,6 +307,7 @@ def test_every_backport_is_one_of_a_known_issue() -> None:
     assert {name for issue in load() for name in issue.mended_by} == BY_NAME.keys()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.12.post1")
 def test_a_known_issue_explains_its_seed_and_not_its_neighbour() -> None:
     """kv_move has two bugs by one oracle: with only the one mended, the other one's seed still fails."""

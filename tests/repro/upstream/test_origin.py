@@ -81,6 +81,7 @@ def test_what_was_not_watched_has_no_origin() -> None:
     assert origin(CASE, trace({}), [Verdict(oracle="ended", status=Status.FAIL, where="SIGSEGV")]) is None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.12.post1")
 def test_on_real_sglang(capsys: pytest.CaptureFixture[str]) -> None:
     seed = str(SEEDS / "pr26292-decode.json")

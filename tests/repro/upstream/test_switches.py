@@ -297,7 +297,7 @@ def test_the_patch_of_a_seed_is_tried_whatever_the_file_is_called() -> None:
         assert name in tried[:5], (name, tried)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_a_seed_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The patch is known to be the cause: the seed passes with it alone (python -m repro repairs)."""

@@ -167,7 +167,7 @@ def test_a_crash_is_a_failure_with_a_name_and_costs_one_case(way: str, cuda_targ
 @pytest.mark.parametrize(
     "way",
     [
-        pytest.param(way, marks=pytest.mark.exhaustive if way == "hang" else ())
+        pytest.param(way, marks=pytest.mark.exhaustive if way in ("hang", "out of memory") else ())
         for way in WAYS
         if way != "device assert"
     ],

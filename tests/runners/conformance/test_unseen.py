@@ -36,6 +36,7 @@ def test_a_version_counts_as_a_release(version: str, release: str) -> None:
     assert is_adapted(numbered(version)) == (version in ("0.5.23", "0.5.15.post1"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.23")
 def test_an_unseen_release_gives_runs_or_errors_that_name_the_adapter(tmp_path: Path) -> None:
     some = [job for job in jobs() if job.runner in ASKED and (job.backend, job.algorithm) == ("triton", "EAGLE")]

@@ -349,8 +349,8 @@ FAILS = Edit(
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated
-@pytest.mark.slow
 def test_a_campaign_finds_it_and_keeps_it(target: Target, tmp_path: Path) -> None:
     """In this release a kernel fails in padded batches; a copy of the harness's comes upon it."""
     if target.sglang != NEWEST:

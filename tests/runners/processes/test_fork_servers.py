@@ -60,6 +60,7 @@ def test_an_import_path_is_absolute_and_names_each_place_once(tmp_path: Path, mo
     assert places(os.pathsep.join(["/a", ".", "", "/a"])) == ["/a", str(tmp_path)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.13", "0.5.23")
 def test_workers_share_a_server_where_their_packages_are_the_same() -> None:
     with pool_of(OLD) as first, pool_of(Target("0.5.15.post1", "emulated"), EAGLEEYE_X="1") as second:

@@ -36,6 +36,7 @@ def seen(pool: Pool) -> set[str]:
     return {oracle for oracle, where in failures(CASE, trace).items() if where}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_bugs_between_layers_are_seen(newest: Pool) -> None:
     """The last layer's tokens that do not move up; attention's metadata that no layer makes anew."""

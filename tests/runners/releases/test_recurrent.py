@@ -118,6 +118,7 @@ def test_oracles_see_states_that_are_not_the_requests_own(newest: Pool) -> None:
     assert ("state_values", "temporal states of graph") in failing(newest, CASE)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_oracles_see_states_that_decoding_keeps_wrongly(newest: Pool) -> None:
     """A graph that keeps them in the slots of its first launch; one for every request; and none by either path."""
@@ -165,6 +166,7 @@ def test_states_are_kept_at_whole_pages_and_once_a_verify_at_most() -> None:
         assert track_interval(setup) == interval
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_oracles_see_what_a_commit_does_wrong(newest: Pool) -> None:
     """One token too many; and a state that is kept at any length, is another, or is not kept."""
