@@ -352,6 +352,11 @@ class Recorded(StrEnum):
         arrays="RUNNER/PATH/NAME",
         meaning="What a session of that runner records of a launch, and as req_to_token row 0 and the rows of the "
         "batch's requests. What padding must hold comes with the first launch of a runner.")
+    GRAPHS_ASKED = PathRow("graphs_asked", When.ONCE, sessions=OF_ROUNDS, oracle="fallback",
+        where="sglang asks a runner that has graphs",
+        arrays="RUNNER int64 [n, 3], RUNNER sizes int64 [graphs]",
+        meaning="Of each batch its requests, for prefill its tokens; 1 if nothing but its size lets sglang do without "
+        "a graph; and 1 if a graph is taken. Sizes of the captured graphs.")
     LIVENESS = PathRow("liveness", When.LAUNCHES, sessions=GRAPHS & ON_GPU, engines=EMULATED, oracle="liveness",
         arrays="inputs int64 []; NAME uint8 [n]", meaning="inputs: storages that the first graph uses and did not "
         "make. NAME: one that sglang let go of, by the way from its owner or its form; its fate and lines, in UTF-8.")

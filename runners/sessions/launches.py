@@ -19,7 +19,7 @@ from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.case import Request, Setup
 from repro.cases.layout import req_to_token
 from repro.cases.releases import release_order
-from repro.cases.rows.serving import BLOCK, ELSEWHERE, GREEDY, launched, layer_name, runner_of
+from repro.cases.rows.serving import BLOCK, ELSEWHERE, GREEDY, PREFILL, launched, layer_name, runner_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -33,12 +33,12 @@ from runners.releases.live import Family, Given, Live
 from runners.releases.options import blocks, dp_ranks
 from runners.releases.options.rejection import TOP_KS
 from runners.sessions import layers
+from runners.sessions.asked import Asked
 from runners.sessions.extents import extents
 from runners.sessions.observe.bucket import captured_for
 from runners.sessions.planner import Planner
+from runners.sessions.wrapped import wrapped
 
-# The name of a prefill's graphs, which have no session of their own.
-PREFILL = "prefill"
 # The runner of the layers of a draft; and that of a draft that reads the target's KV cache, whose batches have a row
 # for each branch.
 _LAYERED, _FROZEN = "multi_layer", "frozen_kv_mtp"
@@ -128,6 +128,7 @@ class Launches:
         self.counts, self.made, self._neutral = Counter(), [], set()
         self.lifetimes = _of_emulation("lifetime", "Lifetimes")
         self.order = _of_emulation("order", "Order", by_row=self._by_row()) if follows else None
+        asked = Asked(self.setup)
         engine.Graph.before_replay = self._launched
         try:
             with ExitStack() as stack:
@@ -138,18 +139,21 @@ class Launches:
                 stack.enter_context(self.planner.listened(self._planned))
                 for stage in self.stages:
                     if stage.kind != _LAYERED:
-                        stack.enter_context(_wrapped(stage.runner, _LOADS, self._loading(stage)))
-                        stack.enter_context(_wrapped(stage.runner, _REPLAYS, self._replaying(stage)))
-                for runner in dict(serving.graphs(self.scheduler)).values():
+                        stack.enter_context(wrapped(stage.runner, _LOADS, self._loading(stage)))
+                        stack.enter_context(wrapped(stage.runner, _REPLAYS, self._replaying(stage)))
+                runners, prefills = dict(serving.graphs(self.scheduler)), serving.prefills(self.scheduler)
+                stack.enter_context(asked.listened(runners, prefills))
+                for runner in runners.values():
                     if layers.are_launched(runner):
                         stack.enter_context(self._layers(runner).listened())
-                for runner in serving.prefills(self.scheduler):
-                    stack.enter_context(_wrapped(runner, _REPLAYS, self._prefilling(runner)))
+                for runner in prefills:
+                    stack.enter_context(wrapped(runner, _REPLAYS, self._prefilling(runner)))
                 if serving.drafts_from_table(self.scheduler):
                     stack.enter_context(table.listened(self.scheduler.draft_worker, self._tabled))
                 yield
             for staging in self.made:
                 staging.flush()
+            asked.see(watch)
             self._see_late(watch)
             self._see_races(watch)
         finally:
@@ -193,17 +197,17 @@ class Launches:
             )
 
     def _loading(self, stage: Stage) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def wrapped(loads: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapping(loads: Callable[..., Any]) -> Callable[..., Any]:
             def load(batch: Any, *args: Any, **kwargs: Any) -> Any:
                 self._begin(stage, batch)
                 return loads(batch, *args, **kwargs)
 
             return load
 
-        return wrapped
+        return wrapping
 
     def _replaying(self, stage: Stage) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def wrapped(replays: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapping(replays: Callable[..., Any]) -> Callable[..., Any]:
             def replay(batch: Any, *args: Any, **kwargs: Any) -> Any:
                 self._begin(stage, batch)
                 returned = self._handed(replays(batch, *args, **kwargs))
@@ -213,7 +217,7 @@ class Launches:
 
             return replay
 
-        return wrapped
+        return wrapping
 
     def _handed(self, returned: Any) -> Any:
         """Hand on the results of a replay, whose readers are watched from here on."""
@@ -236,7 +240,7 @@ class Launches:
     def _prefilling(self, runner: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Its launches are counted, by the tokens of their graph; what they give is judged by the texts alone."""
 
-        def wrapped(replays: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapping(replays: Callable[..., Any]) -> Callable[..., Any]:
             def replay(batch: Any, *args: Any, **kwargs: Any) -> Any:
                 sizes = runner.capture_num_tokens
                 self.counts[PREFILL, sizes[bisect_left(sizes, len(batch.input_ids))]] += 1
@@ -245,7 +249,7 @@ class Launches:
 
             return replay
 
-        return wrapped
+        return wrapping
 
     def _begin(self, stage: Stage, batch: Any, moved: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
         """A batch is handed to a runner: once before it is loaded, or before it is replayed. moved: what is not as it
@@ -369,18 +373,3 @@ def _lengths(stage: Stage, batch: Any) -> Given:
     if engine.device == "cpu":
         return {"seq_lens": batch.seq_lens.numpy().astype(np.int64)}
     return {"seq_lens": np.full(int(batch.batch_size), stage.live.setup.context_len, dtype=np.int64)}
-
-
-@contextmanager
-def _wrapped(
-    runner: Any, names: tuple[str, ...], wrapping: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """While entered, the first of these methods that a runner has is called through another."""
-    name = next((name for name in names if hasattr(runner, name)), None)
-    if name is not None:
-        setattr(runner, name, wrapping(getattr(runner, name)))
-    try:
-        yield
-    finally:
-        if name is not None:
-            delattr(runner, name)

@@ -35,8 +35,8 @@ _AT_STEPS, _OF_LAYER = "@", "#"
 # sglang's graphs of prefills: parts between calls of attention, or a batch's whole pass with all requests that it has
 # room for; and none.
 BREAKABLE, FULL, DISABLED = "breakable", "full", "disabled"
-# The name of the graphs that draft a whole block.
-BLOCK = "block"
+# The names of the graphs that draft a whole block, and of those of a prefill.
+BLOCK, PREFILL = "block", "prefill"
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
 _AHEAD = 3
 

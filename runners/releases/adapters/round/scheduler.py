@@ -317,14 +317,18 @@ class Adapting:
 
 
 def graphs(scheduler: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each graph runner behind its name. An adaptive worker enters the state of each in turn."""
+    """Yield each graph runner behind its name. An adaptive worker enters the state of each in turn, and at the end that
+    of before."""
     by_steps = states(scheduler)
+    active = scheduler.draft_worker.speculative_num_steps if by_steps else 0
     runners = {name: getattr(*place, None) for name, place in _graph_places(scheduler).items()}
     yield from ((name, runner) for name, runner in runners.items() if runner is not None and not by_steps)
     for steps, state in by_steps.items():
         scheduler.draft_worker.adaptive_controller._activate(steps)
         runners = {graph_name(name, steps): getattr(state, attribute) for name, attribute in _OF_STATES.items()}
         yield from ((name, runner) for name, runner in runners.items() if runner is not None)
+    if by_steps:
+        scheduler.draft_worker.adaptive_controller._activate(active)
 
 
 @contextmanager
