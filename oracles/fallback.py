@@ -60,7 +60,7 @@ def _refused(name: str, fitting: list[Array], sizes: list[int]) -> Iterator[Wron
 
 
 def _wrong_sizes(setup: Setup, name: str, sizes: list[int]) -> Iterator[Wrong]:
-    """As many tokens as all requests of the server may have."""
+    """Sizes are at most the tokens of all requests together."""
     want = [size for size in prefill_buckets(setup) if size <= setup.slots * setup.context_len]
     if sizes != want:
         cell = Cell(step=-1, buffer=name, row=-1, column=-1, got=str(sizes), want=str(want))

@@ -353,16 +353,14 @@ class Recorded(StrEnum):
         meaning="What a session of that runner records of a launch, and as req_to_token row 0 and the rows of the "
         "batch's requests. What padding must hold comes with the first launch of a runner.")
     GRAPHS_ASKED = PathRow("graphs_asked", When.ONCE, sessions=OF_ROUNDS, oracle="fallback",
-        where="sglang asks a runner that has graphs",
-        arrays="RUNNER int64 [n, 3], RUNNER sizes int64 [graphs]",
+        where="sglang asks a runner with graphs", arrays="RUNNER int64 [n, 3], RUNNER sizes int64 [graphs]",
         meaning="Of each batch its requests, for prefill its tokens; 1 if nothing but its size lets sglang do without "
         "a graph; and 1 if a graph is taken. Sizes of the captured graphs.")
     LIVENESS = PathRow("liveness", When.LAUNCHES, sessions=GRAPHS & ON_GPU, engines=EMULATED, oracle="liveness",
         arrays="inputs int64 []; NAME uint8 [n]", meaning="inputs: storages that the first graph uses and did not "
         "make. NAME: one that sglang let go of, by the way from its owner or its form; its fate and lines, in UTF-8.")
     LIFETIME = PathRow("lifetime", When.ONCE, sessions=OF_ROUNDS, engines=EMULATED, oracle="lifetime",
-        where="a graph is replayed",
-        arrays="replays int64 []; GRAPH read by READER uint8 [n]",
+        where="a graph is replayed", arrays="replays int64 []; GRAPH read by READER uint8 [n]",
         meaning="The replays that were watched; reads of outputs over whose memory a later replay had gone: reader and "
         "replays between, in UTF-8.")
     ORDER = PathRow("order", When.ONCE, sessions=OF_ROUNDS, engines=EMULATED, oracle="order",
@@ -370,15 +368,12 @@ class Recorded(StrEnum):
         meaning="1 if accesses to a device's memory were looked at; pairs that no event orders, the later one "
         "first, with their streams, in UTF-8.")
     ROUND_EAGER = PathRow("round_eager", When.ROUND, sessions=OF_ROUNDS,
-        where="all requests have ended",
-        arrays="as round_graph", meaning="The same rounds on the same workers without graphs.")
+        where="all requests have ended", arrays="as round_graph", meaning="The same rounds on the same workers without graphs.")
     ROUND_NUDGED_UP = PathRow("round_nudged_up", When.ROUND, sessions=OF_ROUNDS,
-        where="a whole number differs without graphs",
-        arrays="as round_graph",
+        where="a whole number differs without graphs", arrays="as round_graph",
         meaning="Once more without graphs, with token embeddings moved up by rounding noise.")
     ROUND_NUDGED_DOWN = PathRow("round_nudged_down", When.ROUND, sessions=OF_ROUNDS,
-        where="a whole number differs without graphs",
-        arrays="as round_graph",
+        where="a whole number differs without graphs", arrays="as round_graph",
         meaning="The same, moved down.")
     # fmt: on
 

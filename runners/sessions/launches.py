@@ -128,7 +128,7 @@ class Launches:
         self.counts, self.made, self._neutral = Counter(), [], set()
         self.lifetimes = _of_emulation("lifetime", "Lifetimes")
         self.order = _of_emulation("order", "Order", by_row=self._by_row()) if follows else None
-        asked = Asked(self.setup)
+        questions = Asked(self.setup)
         engine.Graph.before_replay = self._launched
         try:
             with ExitStack() as stack:
@@ -142,7 +142,7 @@ class Launches:
                         stack.enter_context(wrapped(stage.runner, _LOADS, self._loading(stage)))
                         stack.enter_context(wrapped(stage.runner, _REPLAYS, self._replaying(stage)))
                 runners, prefills = dict(serving.graphs(self.scheduler)), serving.prefills(self.scheduler)
-                stack.enter_context(asked.listened(runners, prefills))
+                stack.enter_context(questions.listened(runners, prefills))
                 for runner in runners.values():
                     if layers.are_launched(runner):
                         stack.enter_context(self._layers(runner).listened())
@@ -153,7 +153,7 @@ class Launches:
                 yield
             for staging in self.made:
                 staging.flush()
-            asked.see(watch)
+            questions.see(watch)
             self._see_late(watch)
             self._see_races(watch)
         finally:
