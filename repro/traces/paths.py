@@ -11,6 +11,7 @@ from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
 from repro.cases.families import is_recurrent
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
+from repro.cases.sharing import ranks_of
 
 
 class When(StrEnum):
@@ -50,6 +51,7 @@ EAGER_VERIFY = Sessions(words="verify_eager and its kin", hold=_of("verify_eager
 NOT_MOVES = Sessions(words="all runners but kv_move", hold=_of("graph", "verify_eager"))
 NOT_VERIFY = Sessions(words="all runners but verify_eager and its kin", hold=_of("graph", "kv_move"))
 RANKED = Sessions(words="of one of two ranks", hold=lambda setup: setup.dp_attention)
+SHARED = Sessions(words="of one of several ranks", hold=lambda setup: ranks_of(setup) > 1)
 RECURRENT = Sessions(words="models with recurrent layers", hold=is_recurrent)
 ADAPTIVE = Sessions(words="whose worker changes its number of draft steps", hold=lambda setup: bool(setup.adaptive))
 ON_GPU = Sessions(words="but those of CPUs", hold=lambda setup: not BACKEND_FACTS[setup.backend].on_cpu)
@@ -302,12 +304,10 @@ class Recorded(StrEnum):
         arrays="as verify",
         meaning="As verify, followed by places without accepted tokens: the targets have a tail.")
     ACCEPT = PathRow("accept", When.STEP, sessions=OF_MOVES,
-        where="the release has the move",
-        arrays="as verify",
+        where="the release has the move", arrays="as verify",
         meaning="As verify, for accepted rows.")
     BRANCHES = PathRow("branches", When.STEP, sessions=OF_MOVES,
-        where="the release has the move, and branches have pages of their own",
-        arrays="as verify",
+        where="the release has the move, and branches have pages of their own", arrays="as verify",
         meaning="As verify, for each branch's copy of the prefix's last page.")
     PADDING = PathRow("padding", When.STEP, sessions=EAGER_VERIFY,
         arrays="at, tokens, requests int64 [n]",
@@ -332,6 +332,9 @@ class Recorded(StrEnum):
     PADDED = PathRow("padded", When.ONCE, sessions=OF_ROUNDS & RANKED, oracle="padded", where="some run eagerly",
         arrays="rows, NAME int64 [n, 2]", meaning="Of each batch to be padded its requests and rows; of each list of "
         "the scheduler's batch its entries before a forward and behind it.")
+    COLLECTIVES = PathRow("collectives", When.ONCE, sessions=OF_ROUNDS & SHARED, oracle="collectives",
+        arrays="graph, eager uint8 [n]", meaning="The collectives of each forward of the worker, with graphs and "
+        "without: a list in JSON, of requests, prefills, samples, padding, and calls as kind, is_own, dtype, shape.")
     ROUND_GRAPH = PathRow("round_graph", When.ROUND, sessions=OF_ROUNDS,
         arrays="requests, slots, seq_lens, accepted, bonus, new_seq_lens int64 [n]; drafted, retrieve_next_token, "
         "retrieve_next_sibling, tokens int64 [n, num_draft_tokens]; logits float32 [n, num_draft_tokens]; topk_p, "
@@ -368,7 +371,8 @@ class Recorded(StrEnum):
         meaning="1 if accesses to a device's memory were looked at; pairs that no event orders, the later one "
         "first, with their streams, in UTF-8.")
     ROUND_EAGER = PathRow("round_eager", When.ROUND, sessions=OF_ROUNDS,
-        where="all requests have ended", arrays="as round_graph", meaning="The same rounds on the same workers without graphs.")
+        where="all requests have ended", arrays="as round_graph",
+        meaning="The same rounds on the same workers without graphs.")
     ROUND_NUDGED_UP = PathRow("round_nudged_up", When.ROUND, sessions=OF_ROUNDS,
         where="a whole number differs without graphs", arrays="as round_graph",
         meaning="Once more without graphs, with token embeddings moved up by rounding noise.")

@@ -27,6 +27,7 @@ from runners.recording.observer import Watch
 from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round import table
+from runners.releases.adapters.round.collectives import CALLS
 from runners.releases.adapters.round.others import Others
 from runners.releases.backends import paged_calls
 from runners.releases.live import Family, Given, Live
@@ -284,6 +285,7 @@ class Launches:
     def _launched(self, graph: Any) -> None:
         stage = self._open
         name = stage.kind if stage is not None else PREFILL
+        CALLS.replayed(graph)
         if self.lifetimes is not None:
             self.lifetimes.replayed(name, graph.memory())
         if self.order is not None:

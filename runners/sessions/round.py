@@ -15,7 +15,7 @@ import torch
 from repro.cases.case import Case, Setup, Target
 from repro.cases.layout import Ints
 from repro.cases.rows.serving import NOISE, OF_TARGET, STATE
-from repro.cases.sharing import share_of
+from repro.cases.sharing import ranks_of, share_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -30,7 +30,7 @@ from runners.releases.options.images import Images, images_of
 from runners.releases.reference.drafters import drafter
 from runners.releases.reference.drafts import Drafted
 from runners.releases.reference.served import Judged, Teacher
-from runners.sessions import padded
+from runners.sessions import collectives, padded
 from runners.sessions.afresh import Afresh, Texts
 from runners.sessions.arrivals import Aborting, Clock, name_of, prompt, rows
 from runners.sessions.errors import attributed, sglang_errors
@@ -45,6 +45,8 @@ from runners.sessions.state import State
 Prompts = Sequence[Sequence[Ints]]
 # What messages count of each request.
 COUNTS = ("prompt_tokens", "completion_tokens", "spec_verify_ct", "spec_num_correct_drafts", "retraction_counts")
+# The ways of which collectives are recorded, and their names there.
+WAYS = {Recorded.ROUND_GRAPH: "graph", Recorded.ROUND_EAGER: "eager"}
 # The most that rounding to three bits of mantissa moves a number, relative to it.
 EIGHT_BITS = 1.0 + 2.0**-4
 
@@ -195,7 +197,9 @@ class Served:
         rounds = Rounds(self.scheduler, path, watch, self.share.vocab_size)
         follows = path is Recorded.ROUND_GRAPH
         padding = padded.seen(self.scheduler, watch) if follows and self.setup.dp_attention else nullcontext()
-        with sglang_errors(), self.launches.recorded(watch, follows=follows), rounds, padding:
+        ranked = ranks_of(self.setup) > 1 and path in WAYS
+        calls = collectives.heard(self.scheduler, watch, WAYS[path]) if ranked else nullcontext()
+        with sglang_errors(), self.launches.recorded(watch, follows=follows), rounds, padding, calls:
             serving.run(self.scheduler, self.wire, clock)
         watch.spent(stage, time.perf_counter() - start)
         counts = sorted(self.launches.counts.items())

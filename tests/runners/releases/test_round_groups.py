@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from fuzz.draw.rounds import round_cases
+from oracles import collectives
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Setup, problems
 from repro.cases.launch import flags, setup_of
@@ -16,6 +17,7 @@ from repro.cases.sharing import like_server, ranks_of, share_of, sharers_of
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from tests.runners.releases.test_round import CHAIN, STEPS, TREE
+from tests.runners.releases.test_round_plants import Plant, assert_seen
 
 SHARED = replace(CHAIN, tp_size=2)
 SETUPS = {
@@ -23,6 +25,34 @@ SETUPS = {
     "a tree, requests that sample": replace(TREE, tp_size=2, sampled=True, overlap=True),
     "EAGLE3 over FlashAttention 3": replace(SHARED, algorithm="EAGLE3", backend="fa3", head_dim=64, dtype="float16"),
 }
+PLANTS = {
+    "what a rank draws stays with it": Plant(
+        file="sglang/srt/speculative/eagle_utils.py",
+        function="eagle_sample",
+        old="# sampled tokens. Broadcast from rank 0 to ensure consistency.\n        tp_group = (\n"
+        "            get_parallel().attn_tp_group\n            if is_dp_attention_enabled()\n"
+        "            else get_parallel().tp_group\n        )\n        if tp_group.world_size > 1:",
+        new="if False:",
+        setup=replace(SHARED, sampled=True),
+        seen_by=((collectives.ORACLE, collectives.DRAWN),),
+    ),
+    "ranks that replay a graph call one more": Plant(
+        file="sglang/srt/speculative/eagle_draft_cuda_graph_runner.py",
+        function="EAGLEDraftCudaGraphRunner.execute",
+        old="num_tokens = bs * self.captured_req_width",
+        new="num_tokens = bs * self.captured_req_width\n"
+        "        get_parallel().tp_group.broadcast(forward_batch.seq_lens, src=0)",
+        setup=SHARED,
+        seen_by=((collectives.ORACLE, collectives.GRAPHS),),
+    ),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(NEWEST)
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_is_seen(name: str, newest: Pool) -> None:
+    assert_seen(PLANTS[name], newest)
 
 
 @pytest.mark.exhaustive

@@ -25,6 +25,7 @@ from torch.futures import Future
 from repro.cases.buffer_facts import DP_RANKS
 from repro.cases.case import Setup
 from repro.cases.sharing import groups_of, ranks_of, sharers_of
+from runners.releases.adapters.round.collectives import CALLS
 from runners.releases.adapters.round.others import Others
 
 BATCH: Any = ForwardBatch  # which is padded
@@ -55,10 +56,12 @@ class Modelled(distributed.ProcessGroup):
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: object = None) -> Any:
         """The others' part of a sum is zero, and what ranks agree on is what this one says."""
+        self._note("all_reduce", tensors[0])
         return _done(tensors)
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: object = None) -> Any:
         """The same of what the first rank hands out; of batches that ranks exchange it has gathered all."""
+        self._note("broadcast", tensors[0])
         if self.rows:
             tensors[0].copy_(torch.stack(self.rows).view(tensors[0].shape))
         return _done(tensors)
@@ -71,15 +74,18 @@ class Modelled(distributed.ProcessGroup):
         return _done(None)
 
     def all_gather_single(self, output: torch.Tensor, share: torch.Tensor, opts: object = None) -> Any:
+        self._note("all_gather", share)
         self._gather(output.view(len(self.members), -1).unbind(), share)
         return _done(output)
 
     def allgather(self, outputs: Sequence[Any], shares: Sequence[torch.Tensor], opts: object = None) -> Any:
         for places, each in zip(outputs, shares, strict=True):
+            self._note("all_gather", each)
             self._gather(places, each)
         return _done(outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, share: torch.Tensor, opts: object = None) -> Any:
+        self._note("reduce_scatter", share)
         parts = share.view(len(self.members), -1).unbind()
         if output.data_ptr() != parts[self.here].data_ptr():
             output.copy_(parts[self.here].view(output.shape))
@@ -89,6 +95,9 @@ class Modelled(distributed.ProcessGroup):
 
     # Their names up to PyTorch 2.12.
     _allgather_base, _reduce_scatter_base = all_gather_single, reduce_scatter_single
+
+    def _note(self, kind: str, tensor: torch.Tensor) -> None:
+        CALLS.note(kind, tensor, self.members, self.sharers)
 
     def _gather(self, places: Sequence[torch.Tensor], share: torch.Tensor) -> None:
         parts = self._shared_out.get(share.data_ptr(), {})
