@@ -90,7 +90,17 @@ def _shared(draw: st.DrawFn, setup: Setup) -> Setup:
     step = VOCABULARY_STEP * SHARERS
     vocabulary = -(-setup.vocab_size // step) * step
     ranks = SHARERS * groups_of(setup)
-    shared = replace(setup, tp_size=ranks, num_heads=heads, num_kv_heads=kept, vocab_size=vocabulary)
+    even = tuple(sorted({bs + bs % SHARERS for bs in setup.capture_bs})) if setup.dp_attention else setup.capture_bs
+    slots = max(setup.slots, even[-1])
+    shared = replace(
+        setup,
+        tp_size=ranks,
+        num_heads=heads,
+        num_kv_heads=kept,
+        vocab_size=vocabulary,
+        capture_bs=even,
+        slots=slots,
+    )
     return setup if setup_problems(shared) else shared
 
 

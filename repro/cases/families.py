@@ -57,6 +57,11 @@ class FamilyFacts:
         """True if its layers gather the tokens of all ranks under data-parallel attention, in rounds."""
         return self.own_drafts and not (self.layered or self.frozen)
 
+    @property
+    def shares(self) -> bool:
+        """True if rounds are driven with ranks that share its heads."""
+        return self.plain or (self.gathers and not (self.recurrent or self.page_size))
+
     def dtypes_of(self, runner: str) -> tuple[str, ...]:
         """Its types in draws of this runner's setups; where empty, those of other models."""
         prefilled = self.prefills_halves and RUNNER_FACTS[runner].serves

@@ -197,8 +197,12 @@ ROWS: tuple[Option, ...] = (
         choices=(1, 2, 4),
         if_set=(
             Need(lambda s, r, b: r.serves, "the {s.runner} runner has one rank in a group"),
-            of_llama(" has one rank in a group"),
+            Need(lambda s, r, b: family_facts(s).shares, "these models' heads are not shared here"),
             Need(lambda s, r, b: sharers_of(s) == SHARERS, "tp_size {s.tp_size} is not two ranks in a group"),
+            Need(
+                lambda s, r, b: not s.dp_attention or not any(bs % SHARERS for bs in s.capture_bs),
+                "beside another group two ranks capture even buckets alone",
+            ),
             Need(lambda s, r, b: is_shared_evenly(s), "two ranks cannot have as many heads and tokens each"),
         ),
         drawn=(2, 4),

@@ -54,7 +54,7 @@ class Latent:
     @classmethod
     def of(cls, layer: Any) -> Latent:
         """layer: sglang's DeepseekV2AttentionMLA."""
-        heads = weight(layer.kv_b_proj).unflatten(0, (layer.num_heads, -1))
+        heads = weight(layer.kv_b_proj).unflatten(0, (layer.num_local_heads, -1))
         keys, values = heads.split([layer.qk_nope_head_dim, layer.v_head_dim], dim=1)
         return cls(
             down=weight(layer.fused_qkv_a_proj_with_mqa),

@@ -18,6 +18,8 @@ from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from tests.runners.releases.test_round import CHAIN, STEPS, TREE
 from tests.runners.releases.test_round_plants import Plant, assert_seen
+from tests.runners.releases.test_round_ranks import FA3, RANKED
+from tests.runners.releases.test_round_ranks import STEPS as BESIDE
 
 SHARED = replace(CHAIN, tp_size=2)
 SETUPS = {
@@ -46,6 +48,23 @@ PLANTS = {
         seen_by=((collectives.ORACLE, collectives.GRAPHS),),
     ),
 }
+# In groups of two ranks, beside another such group.
+GROUPS = {
+    "triton, one draft step": replace(
+        RANKED, backend="triton", tp_size=4, capture_bs=(2, 4), slots=5, num_steps=1, num_draft_tokens=2
+    ),
+    "FlashAttention 3": replace(FA3, tp_size=4, capture_bs=(2, 4), slots=5),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(NEWEST)
+@pytest.mark.parametrize("name", GROUPS)
+def test_texts_do_not_depend_on_another_group(name: str, newest: Pool) -> None:
+    case = Case(setup=GROUPS[name], steps=BESIDE)
+    verdicts = judge_all(case, newest.run(case))
+    assert overall(verdicts) is Status.PASS, verdicts
+    assert collectives.ORACLE in {each.oracle for each in verdicts if each.status is Status.PASS}
 
 
 @pytest.mark.exhaustive
@@ -77,6 +96,10 @@ def test_a_share_is_half_of_what_ranks_share_and_all_of_what_is_too_little() -> 
         (replace(SHARED, num_heads=1, num_kv_heads=1), "two ranks cannot have as many heads and tokens each"),
         (replace(SHARED, vocab_size=96), "two ranks cannot have as many heads and tokens each"),
         (replace(SHARED, tp_size=4), "tp_size 4 is not two ranks in a group"),
+        (
+            replace(GROUPS["FlashAttention 3"], capture_bs=(1, 2)),
+            "beside another group two ranks capture even buckets alone",
+        ),
         (replace(SHARED, runner="draft"), "the draft runner has one rank in a group"),
     ],
 )

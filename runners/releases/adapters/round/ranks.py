@@ -32,6 +32,8 @@ BATCH: Any = ForwardBatch  # which is padded
 _BACKEND = "modelled"
 # Where the ranks tell each other of their batches, and where their groups are made.
 _SYNC, _GROUPS = "sglang.srt.managers.scheduler_components.dp_attn", "sglang.srt.distributed.parallel_state"
+# Where rows of ranks are put among those of all.
+_GATHERS = "sglang.srt.layers.dp_attention"
 # The numbers in other ranks' parts where all ranks' are gathered: in rows of another group, and in logits of this one's
 # tokens; and which switches of a group are none.
 _THEIRS, _UNLIKELY, _NO_SWITCHES = 3.0, -1e4, {"use_local_synchronization"}
@@ -161,6 +163,8 @@ def modelled(setup: Setup, others: Others) -> Iterator[None]:
         return
     _known()
     Modelled.sharers = _sharers(setup)
+    copies = vars(importlib.import_module(_GATHERS))
+    copies["memcpy_func"] = copies["memcpy_triton"]  # where a CPU asks the host how many rows there are
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join([cores] * ranks_of(setup))
     if setup.dp_attention:
