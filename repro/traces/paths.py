@@ -300,8 +300,7 @@ class Recorded(StrEnum):
         "cache, and the changes that it made. All moves start from the same memory. outside: 1 if a target or source "
         "is no slot, so that no row was moved. freed, left, lengths, draft_slots: lists that come with the move.")
     VERIFY_TAIL = PathRow("verify_tail", When.STEP, sessions=OF_MOVES,
-        where="the release has the move",
-        arrays="as verify",
+        where="the release has the move", arrays="as verify",
         meaning="As verify, followed by places without accepted tokens: the targets have a tail.")
     ACCEPT = PathRow("accept", When.STEP, sessions=OF_MOVES,
         where="the release has the move", arrays="as verify",
@@ -309,11 +308,9 @@ class Recorded(StrEnum):
     BRANCHES = PathRow("branches", When.STEP, sessions=OF_MOVES,
         where="the release has the move, and branches have pages of their own", arrays="as verify",
         meaning="As verify, for each branch's copy of the prefix's last page.")
-    PADDING = PathRow("padding", When.STEP, sessions=EAGER_VERIFY,
-        arrays="at, tokens, requests int64 [n]",
+    PADDING = PathRow("padding", When.STEP, sessions=EAGER_VERIFY, arrays="at, tokens, requests int64 [n]",
         meaning="Tokens and requests of the batch right after padding, and the moment.")
-    RANKS = PathRow("ranks", When.STEP, sessions=EAGER_VERIFY,
-        arrays="NAME int64 [n]",
+    RANKS = PathRow("ranks", When.STEP, sessions=EAGER_VERIFY, arrays="NAME int64 [n]",
         meaning="The numbers of all ranks that the padded batch and parallel layers get.")
     ATTENTION = PathRow("attention", When.STEP, sessions=EAGER_VERIFY,
         arrays="at, tokens, requests, planned_tokens, planned_requests int64 [n]",
@@ -352,9 +349,8 @@ class Recorded(StrEnum):
         meaning="KV rows of prompt and text of each request, one number a token, from one prefill that shares no "
         "prefix. cached: tokens found in the tree cache. noise_: how far rounding to eight bits moves them.")
     ROUND_LAUNCH = PathRow("round_launch", When.ROUND_LAUNCH, sessions=OF_ROUNDS, where="a graph is launched",
-        arrays="RUNNER/PATH/NAME",
-        meaning="What a session of that runner records of a launch, and as req_to_token row 0 and the rows of the "
-        "batch's requests. What padding must hold comes with the first launch of a runner.")
+        arrays="RUNNER/PATH/NAME", meaning="What a session of that runner records of a launch, and as req_to_token "
+        "row 0 and the rows of the batch's requests. What padding must hold comes with the first launch of a runner.")
     GRAPHS_ASKED = PathRow("graphs_asked", When.ONCE, sessions=OF_ROUNDS, oracle="fallback",
         where="sglang asks a runner with graphs", arrays="RUNNER int64 [n, 3], RUNNER sizes int64 [graphs]",
         meaning="Of each batch its requests, for prefill its tokens; 1 if nothing but its size lets sglang do without "
