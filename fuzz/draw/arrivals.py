@@ -108,7 +108,10 @@ def _shared(draw: st.DrawFn, setup: Setup) -> Setup:
 def _choosing(draw: st.DrawFn, setup: Setup) -> Setup:
     """The setup with steps of a draft that share a choice of keys, or of few keys, or of both, in some draws. Hidden
     states that a draft hardly heeds leave its choice sure, where it has one."""
-    shares, count = draw(st.booleans()), draw(st.sampled_from((0, 0, *OPTION["index_topk"].drawn)))
+    shares, count = (
+        draw(st.booleans()) and setup.num_steps > 1,
+        draw(st.sampled_from((0, 0, *OPTION["index_topk"].drawn))),
+    )
     if not count:
         return replace(setup, index_share=shares)
     disagreement = draw(st.sampled_from((0, setup.disagreement)))

@@ -156,7 +156,10 @@ ROWS: tuple[Option, ...] = (
         name="index_share_for_mtp_iteration",
         part=TARGET,
         meaning="draft steps share the sparse keys that the last accepted token's own draft chose, as GLM-5.2's do",
-        if_set=(Need(lambda s, r, b: s.family == DSA, "only models of sparse attention choose keys"),),
+        if_set=(
+            Need(lambda s, r, b: s.family == DSA, "only models of sparse attention choose keys"),
+            Need(lambda s, r, b: s.num_steps > 1, "a lone draft step shares no choice"),
+        ),
         drawn=(True,),
         later=True,
         words="draft steps that share a choice of keys",
