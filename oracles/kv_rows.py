@@ -13,6 +13,7 @@ from oracles.tolerance import NOISE_FACTOR, multiplied, of_rounds
 from oracles.trace_index import Record, Wrong, conclude_each, text
 from repro.cases.case import Case, Setup
 from repro.cases.exemptions import exempted
+from repro.cases.families import kv_dtype_of
 from repro.cases.rows.serving import NOISE, SLIDING
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
@@ -56,10 +57,10 @@ def _allowed(setup: Setup, place: int, afresh: Mapping[str, Array]) -> dict[str,
         if name.startswith(NOISE):
             continue
         largest = float(np.nanmax(np.abs(afresh[name]), initial=0.0))
-        distance = of_rounds(largest, setup.dtype, setup.kv_dtype)
+        distance = of_rounds(largest, setup.dtype, kv_dtype_of(setup))
         if f"{NOISE}{name}" in afresh:  # an entry that rounds to the next one moves all layers behind it
             distance += NOISE_FACTOR * float(afresh[f"{NOISE}{name}"][place])
-        if distance <= largest or not setup.kv_dtype:
+        if distance <= largest or not kv_dtype_of(setup):
             allowed[name] = distance
     return allowed
 

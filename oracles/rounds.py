@@ -11,6 +11,7 @@ import numpy as np
 from oracles.tolerance import multiplied, of_rounds
 from oracles.trace_index import Record, text
 from repro.cases.case import Case
+from repro.cases.families import kv_dtype_of
 from repro.cases.rows.serving import STATE
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.paths import Recorded
@@ -110,7 +111,7 @@ def _differs(number: int, name: str, got: Array, want: Array, case: Case) -> Cel
         return Cell(step=number, buffer=name, row=-1, column=-1, got=shapes[0], want=shapes[1])
     if want.dtype.kind == "f":
         scale = float(np.nanmax(np.abs(want), initial=0.0))
-        allowed = of_rounds(scale, case.setup.dtype, case.setup.kv_dtype)
+        allowed = of_rounds(scale, case.setup.dtype, kv_dtype_of(case.setup))
         apart = ~np.isclose(got, want, rtol=0.0, atol=allowed, equal_nan=True)
     else:
         apart = got != want

@@ -14,6 +14,7 @@ from repro.cases.setup import Setup
 
 DEEPSEEK, GLM, GDN, GPT_OSS = "deepseek_v3", "glm4_moe", "qwen3_next", "gpt_oss"
 MAMBA2, KDA, DSA = "nemotron_h", "kimi_linear", "deepseek_v32"
+V4 = "deepseek_v4"
 QWEN35 = "qwen3_5"
 MIMO, GEMMA, QWEN_VL = "mimo_v2_flash", "gemma4_text", "qwen2_5_vl"
 
@@ -27,9 +28,11 @@ class FamilyFacts:
     made of Llama's classes. sliding: whether it has sliding layers with KV slots of their own, so that its setups have
     a window and such a pool. hidden_sizes, dtypes: those that are drawn; where empty, all that other models draw.
     own_drafts: whether a layer of its own drafts for it, and not a Llama, whose sizes may be others. page_size: the one
-    that its backend has, in tokens; 0: any. prefills_halves: whether rounds are driven in half precision alone.
-    eager_prefills: whether its prefills are driven without graphs alone. layered: whether a layer makes each of its
-    drafts (enable_multi_layer_eagle). frozen: whether its draft model reads the target's KV cache and has none of its
+    that its backend has, in tokens; 0: any. kv_dtype: that of its cached keys, whatever a setup says; empty: as of
+    others. plans_in_graphs: whether its graphs make attention's metadata themselves. of_one_rank: whether it is driven
+    without other ranks alone. prefills_halves: whether rounds are driven in half precision alone. eager_prefills:
+    whether its prefills are driven without graphs alone. layered: whether a layer makes each of its drafts
+    (enable_multi_layer_eagle). frozen: whether its draft model reads the target's KV cache and has none of its
     own (FROZEN_KV_MTP). sees: whether it has positions in three dimensions, and takes images. model_paths: a pattern of
     paths that people give such models, in lower case; empty: none is known by it."""
 
@@ -45,6 +48,9 @@ class FamilyFacts:
     dtypes: tuple[str, ...] = ()
     own_drafts: bool = False
     page_size: int = 0
+    kv_dtype: str = ""
+    plans_in_graphs: bool = False
+    of_one_rank: bool = False
     prefills_halves: bool = False
     eager_prefills: bool = False
     layered: bool = False
@@ -55,7 +61,7 @@ class FamilyFacts:
     @property
     def gathers(self) -> bool:
         """True if its layers gather the tokens of all ranks under data-parallel attention, in rounds."""
-        return self.own_drafts and not (self.layered or self.frozen)
+        return self.own_drafts and not (self.layered or self.frozen or self.of_one_rank)
 
     @property
     def shares(self) -> bool:
@@ -164,6 +170,24 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         eager_prefills=True,
         model_paths=r"deepseek.*v3\.2|glm-5",
     ),
+    V4: FamilyFacts(
+        what="DeepSeek-V4: attention over a window and over compressed keys of what is before, which an indexer "
+        "chooses; residuals of several streams; its next-token layer, which has the window alone, as the draft model",
+        # sglang takes its own backend (dsv4), whichever is asked for.
+        backends={"round": ("fa3",)},
+        chains=frozenset({"fa3"}),
+        algorithms=("EAGLE",),
+        own_drafts=True,
+        of_one_rank=True,
+        # The smaller, and one that three heads divide.
+        hidden_sizes=(64, 96),
+        dtypes=("bfloat16",),
+        page_size=256,
+        kv_dtype="fp8_e4m3",
+        plans_in_graphs=True,
+        eager_prefills=True,
+        model_paths=r"deepseek.*v4",
+    ),
     MIMO: FamilyFacts(
         what="MiMo-V2-Flash's MTP layers, each of which makes one draft and has a KV cache of its own, with a Llama as "
         "the target",
@@ -217,7 +241,10 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "DeepSeek-V3.2, GLM-5 (DSA) but in rounds": "sessions of one runner fill no index cache",
     "DSA with fewer keys chosen than there are, before 0.5.21": "kernels take no other number than 2,048",
     "DSA on a GPU": "DeepGEMM and its other compiled kernels are in no bundle",
-    "DeepSeek-V4": "no stand-in for its planning kernels",
+    "DeepSeek-V4 but in rounds": "its state of incomplete keys is not held",
+    "DeepSeek-V4 with fewer compressed keys chosen than there are": "no reference chooses keys",
+    "DeepSeek-V4 on a GPU": "FlashMLA and the kernels that sglang compiles for it are in no bundle",
+    "DeepSeek-V4's streams beside its graphs, prefill graphs, fp4 indexer, ranks": "not tried",
     "Qwen3-Next with EAGLE3": "states behind experts, which round to halves here, differ from sequential decoding",
     "Nemotron-H's next-token layer": "no configuration",
     "Qwen3.5 with experts": "Qwen3-Next has them",
@@ -246,6 +273,11 @@ def family_facts(setup: Setup) -> FamilyFacts:
 def is_latent(setup: Setup) -> bool:
     """True if its attention is latent."""
     return family_facts(setup).latent
+
+
+def kv_dtype_of(setup: Setup) -> str:
+    """The type of eight bits in which keys and values are cached; empty: the model's own."""
+    return setup.kv_dtype or family_facts(setup).kv_dtype
 
 
 def is_recurrent(setup: Setup) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from repro.cases.case import Case, Setup, Target
+from repro.cases.families import kv_dtype_of
 from repro.cases.layout import Ints
 from repro.cases.rows.serving import NOISE, OF_TARGET, STATE
 from repro.cases.sharing import ranks_of, share_of
@@ -25,7 +26,7 @@ from runners.releases.adapters.round import blocks
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
-from runners.releases.options import nan_logits, recurrent
+from runners.releases.options import dsv4, nan_logits, recurrent
 from runners.releases.options.images import Images, images_of
 from runners.releases.reference.drafters import drafter
 from runners.releases.reference.drafts import Drafted
@@ -63,7 +64,8 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     if scheduler.enable_overlap != setup.overlap:
         raise HarnessError(f"asked for overlap {setup.overlap}, the scheduler has {scheduler.enable_overlap}")
     engine.Graph.runner_is_captured = True
-    pages = (tensor[: setup.page_size] for tensor in serving.caches(scheduler).values())
+    rows = 1 if dsv4.is_compressed(scheduler.tp_worker.model_runner.token_to_kv_pool) else setup.page_size
+    pages = (tensor[:rows] for tensor in serving.caches(scheduler).values())
     indexed = (pages[0] for pages in serving.index_caches(scheduler).values())
     engine.pad_into([*pages, *indexed, scheduler.req_to_token_pool.req_to_token[0]])
     served = Served(scheduler, wire, setup)
@@ -160,7 +162,7 @@ class Served:
             lacking = {number for number, text in texts.items() if nan_logits.is_among(text, self.share)}
             afresh.see(texts, {number_of(rid): n for rid, n in cached.items()}, lacking, watch)
             self.scheduler.flush_cache()
-            if self.setup.kv_dtype:
+            if kv_dtype_of(self.setup):
                 self._clear()
                 with self._embeddings_moved(EIGHT_BITS, unevenly=True):
                     afresh.see_noise(texts, watch)

@@ -20,7 +20,7 @@ from repro.traces.trace import Array
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
-from runners.releases.options import dsa, recurrent
+from runners.releases.options import dsa, dsv4, recurrent
 from runners.releases.reference.drafts import Drafted
 
 _DATA = 37  # any constant: one direction onto which all rows are projected
@@ -211,6 +211,12 @@ def kv_rows(scheduler: Any, slots: torch.Tensor, lengths: torch.Tensor) -> dict[
     places = torch.arange(table.shape[1], device=table.device)
     without = places >= lengths[:, None]
     target = scheduler.tp_worker.model_runner
+    if dsv4.is_compressed(target.token_to_kv_pool):
+        return {
+            f"{whose}_{name}": projected(each.flatten(0, 1)).view(table.shape).masked_fill(without, 0.0)
+            for whose, runner in zip(("target", "draft"), (target, *serving.drafters(scheduler)), strict=True)
+            for name, each in dsv4.rows(runner.token_to_kv_pool, table)
+        }
     rows: dict[str, torch.Tensor] = {}
     for name, cache in serving.caches(scheduler).items():
         entries, unseen = table, without

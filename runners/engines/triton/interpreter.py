@@ -194,7 +194,9 @@ def _patch_aliases(scope: dict[str, Any]) -> None:
     """Have functions of the language that a kernel's module has under names of its own (`exp = tl.exp`) looked up at
     the call: patched is what is in the language alone."""
     for name, value in list(scope.items()):
-        if tl.core.is_builtin(value) and hasattr(tl, value.__name__):
+        if (
+            callable(value) and tl.core.is_builtin(value) and hasattr(tl, str(value.__name__))
+        ):  # or a thing with any name
             scope[name] = _by_name(value.__name__)
 
 

@@ -14,6 +14,7 @@ import torch
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
+from repro.cases.families import family_facts
 from runners.engines.active import engine
 from runners.releases import attention_calls
 
@@ -25,7 +26,7 @@ def are_made(setup: Setup) -> bool:
 
 def planned_within(setup: Setup) -> bool:
     """True if the runner's graphs make themselves what these calls read, in some release."""
-    return setup.runner in BACKEND_FACTS[setup.backend].plans_in_graphs
+    return setup.runner in BACKEND_FACTS[setup.backend].plans_in_graphs or family_facts(setup).plans_in_graphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

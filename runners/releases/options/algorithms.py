@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from repro.cases.case import Setup
-from repro.cases.families import DSA, GDN, GEMMA, GLM, GPT_OSS, KDA, MAMBA2, MIMO, QWEN35, QWEN_VL, is_latent
+from repro.cases.families import DSA, GDN, GEMMA, GLM, GPT_OSS, KDA, MAMBA2, MIMO, QWEN35, QWEN_VL, V4, is_latent
 from repro.cases.layout import Ints
 from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
 from repro.cases.setup import as_drafted
 from runners.releases import model
-from runners.releases.options import blocks, dsa, gemma4, mimo, mrope
+from runners.releases.options import blocks, dsa, dsv4, gemma4, mimo, mrope
 from runners.releases.options.deepseek import deepseek
 from runners.releases.options.gdn import gdn
 from runners.releases.options.glm import glm
@@ -41,6 +41,8 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return _TARGETS[setup.family](setup), model.llama(as_drafted(setup), "LlamaForCausalLMEagle")
     if setup.family == DSA:
         return dsa.config(setup), dsa.config(setup)
+    if setup.family == V4:
+        return dsv4.config(setup), dsv4.config(setup)
     if setup.family == MIMO:
         return mimo.configs(setup)
     if setup.family == GEMMA:

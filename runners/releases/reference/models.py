@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from runners.releases.reference import deepseek, gdn, gemma4, gpt_oss, llama
+from runners.releases.reference import deepseek, dsv4, gdn, gemma4, gpt_oss, llama
 from runners.releases.reference.llama import Model
 
 MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
@@ -31,6 +31,8 @@ OF_WHOLE_TEXTS: Mapping[str, Callable[[Any, int], Model]] = {
     "Qwen3_5ForConditionalGeneration": gdn.target,
     "Qwen3_5ForCausalLMMTP": gdn.next_token,
     "Gemma4ForCausalLM": gemma4.target,
+    "DeepseekV4ForCausalLM": dsv4.target,
+    "DeepseekV4ForCausalLMNextN": dsv4.next_token,
 }
 
 

@@ -11,7 +11,7 @@ from sglang.srt.server_args import ServerArgs
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
-from repro.cases.families import DSA, GEMMA, MIMO, is_latent, is_recurrent
+from repro.cases.families import DSA, GEMMA, MIMO, V4, is_latent, is_recurrent
 from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
@@ -20,6 +20,7 @@ from repro.cases.rows.serving import FULL, prefill_buckets
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases.backends import dsa as sparse
+from runners.releases.backends import dsv4 as compressed
 from runners.releases.backends import flashinfer_mla
 from runners.releases.catalogue import present_release
 from runners.releases.model import Folders
@@ -30,6 +31,7 @@ from runners.releases.options import (
     blocks,
     deterministic,
     dsa,
+    dsv4,
     gemma4,
     mimo,
     nan_logits,
@@ -49,6 +51,7 @@ _BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "tp_size",
 _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
     (lambda s: s.family == DSA, dsa.SINCE, "sparse attention runs through compiled kernels without a stand-in"),
     (lambda s: bool(s.index_topk), dsa.FEWER_SINCE, "kernels choose 2,048 keys"),
+    (lambda s: s.family == V4, dsv4.SINCE, "DeepSeek-V4 is not driven: its model runs through other kernels"),
     (lambda s: s.family == GEMMA, gemma4.SERVED_SINCE, "rounds of frozen-KV drafts are not driven"),
     (lambda s: s.family == MIMO, mimo.SERVED_SINCE, "rounds of multi-layer drafts are not driven"),
     (
@@ -154,6 +157,9 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
     if setup.family == DSA:
         sparse.prepare(device, setup.index_topk)
         arguments = dsa.arguments(known)
+    if setup.family == V4:
+        compressed.prepare(device)
+        arguments = dsv4.arguments(known)
     if setup.algorithm in FROM_TABLE:
         arguments = ngram.arguments(setup)
     if setup.family == MIMO:

@@ -23,6 +23,7 @@ from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.engines.active import engine
 from runners.releases.adapters.round.blocks import DRAFTED
 from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
+from runners.releases.options import dsv4
 from runners.releases.options.images import Image
 from runners.releases.options.sliding import is_hybrid
 from runners.releases.workers.arguments import construct
@@ -222,6 +223,8 @@ def caches(scheduler: Any) -> dict[str, torch.Tensor]:
     pool = scheduler.tp_worker.model_runner.token_to_kv_pool
     of_drafts = [] if reads_target(scheduler) else [runner.token_to_kv_pool for runner in drafters(scheduler)]
     pools = {"target": [pool], "draft": of_drafts}
+    if dsv4.is_compressed(pool):
+        return {f"{whose}_{name}": part for whose in pools for name, part in dsv4.memory(*pools[whose]).items()}
     pools = {whose: [getattr(each, "full_kv_pool", each) for each in its] for whose, its in pools.items()}
     if is_hybrid(pool):
         pools[SLIDING] = [pool.swa_kv_pool]

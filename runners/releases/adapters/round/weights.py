@@ -12,10 +12,10 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from torch.nn.functional import pad
 
 from repro.cases.case import Setup
-from repro.cases.families import GDN, GEMMA, GPT_OSS, QWEN35, family_facts, is_latent
+from repro.cases.families import GDN, GEMMA, GPT_OSS, QWEN35, V4, family_facts, is_latent
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from repro.cases.sharing import share_of, sharers_of
-from runners.releases.adapters.round import gemma4_weights
+from runners.releases.adapters.round import dsv4_weights, gemma4_weights
 from runners.releases.adapters.round.mixing import evenly, mixing
 from runners.releases.options import nan_logits
 from runners.releases.options.algorithms import hot_tokens
@@ -70,6 +70,9 @@ def fill_target(target: torch.nn.Module, setup: Setup) -> None:
     if setup.family == GEMMA:
         gemma4_weights.fill_target(target)
         return
+    if setup.family == V4:
+        dsv4_weights.fill_target(target)
+        return
     config, share = _shared(getattr(target.config, "text_config", target.config), setup), share_of(setup)
     zero_centred, drafts = _zero_centred(target), _drafts(setup)
     for name, parameter in _read(target).items():
@@ -95,6 +98,9 @@ def fill_draft(target: torch.nn.Module, draft: Any, setup: Setup, number: int = 
     of several such layers, each of which has an image of its own."""
     if setup.family == GEMMA:
         gemma4_weights.fill_draft(target, draft, setup)
+        return
+    if setup.family == V4:
+        dsv4_weights.fill_draft(target, draft, setup)
         return
     sources = _read(target)
     disagreement = setup.disagreement / 100
