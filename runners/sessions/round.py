@@ -285,10 +285,12 @@ class Served:
                 watch.see(number, Recorded.SERVED, name, rows([each.get(rid, ()) for rid in names], np.float64))
         if self.unjudged:
             watch.fact("drafts", f"not judged, as {self.unjudged}")
+        behind = np.concatenate([each.behind for each in judged.values() if each] or [np.empty(0)])
+        missing = int(np.isnan(behind).sum())
         if self.setup.index_topk:
-            behind = np.concatenate([each.behind for each in judged.values()] or [np.empty(0)])
-            turned = f"rounding may turn the choice of keys of {np.isnan(behind).sum()} of {behind.size} tokens"
-            watch.fact("choices", turned)
+            watch.fact("choices", f"rounding may turn the choice of keys of {missing} of {behind.size} tokens")
+        elif missing:
+            raise HarnessError(f"the float64 pass gives no numbers for {missing} of {behind.size} tokens")
         watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
         watch.fact("cached tokens", str(sum(serving.counts(self.wire.sent, "cached_tokens").values())))
