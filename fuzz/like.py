@@ -108,7 +108,7 @@ def _ranks(argument: Argument, named: Mapping[str, Argument]) -> str:
 
 def _shared(values: dict[str, Any], runners: tuple[str, ...], named: Mapping[str, Argument]) -> str:
     """Have as many ranks in a group as there are where heads are shared; the line that says so."""
-    if (argument := named.get(_ALL_RANKS)) is None or not str(argument.value).isdigit():
+    if (argument := named.get(_ALL_RANKS)) is None or not str(argument.value).isdigit() or int(argument.value) == 1:
         return ""
     groups = named.get(_RANKS) or named.get(_REPLICAS) if values.get("dp_attention") else None
     ranks = like_server(int(argument.value), int(groups.value) if groups else 1)

@@ -82,6 +82,7 @@ SETTINGS = (
     "speculative_num_draft_tokens",
     "speculative_num_steps",
     "speculative_use_rejection_sampling",
+    "tp_size",
     "triton_attention_num_kv_splits",
 )
 

@@ -192,10 +192,10 @@ def test_the_flags_of_a_server_become_an_aim_and_say_what_became_of_each() -> No
     assert list(pairs(request, "draft_extend", "triton")) == [("draft_extend", "triton")]
     assert request.lines == (
         "--model-path meta/llama: a tiny Llama of made weights runs in its place",
-        "--tp 8: a rank is driven alone",
         "--cuda-graph-max-bs 160: scaled down to what is drawn; --set cuda_graph_max_bs=VALUE keeps it",
         "--context-length 32768: scaled down to what is drawn; --set context_length=VALUE keeps it",
         "--mem-fraction-static 0.85: not driven",
+        "--tp 8: a rank is driven alone; rounds drive two in a group, too",
     )
     nearer = asked(["topk=2", "cuda_graph_max_bs=16"], [], [], request)
     assert "--set speculative_eagle_topk=2" in str(nearer.aim) and "cuda_graph_max_bs_decode=16" in str(nearer.aim)

@@ -59,7 +59,7 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
     lines = list(paragraph(codec.Seed(about={}, case=CASE)))
     assert "options: one of two ranks under data-parallel attention" in lines
     assert "step 1: 1 request in bucket 4, 3 padded rows, 3 on the other rank" in lines
-    assert {"--tp-size 2 --dp-size 2", "--enable-dp-attention"} <= set(flags(CASE.setup))
+    assert {"--tp-size 2", "--dp-size 2", "--enable-dp-attention"} <= set(flags(CASE.setup))
     assert ("dp_attention",) in MODEL and sort_key(alone) < sort_key(CASE)
 
 
