@@ -1,5 +1,5 @@
-"""In rounds no batch that a captured graph holds falls back to an eager pass, and prefill graphs have the sizes that
-their server was started with."""
+"""Rounds run each batch through the captured graph that holds it, and prefill graphs have the sizes that their server
+was started with."""
 
 from __future__ import annotations
 

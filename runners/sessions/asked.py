@@ -68,7 +68,8 @@ class Asked:
 
 
 def _of_prefill(runner: Any) -> Callable[[Any], tuple[int, bool]]:
-    """A prefill of whole prompts, as many as the graph was captured for, whose tokens' logits nobody asks for."""
+    """Tokens of a prefill, and whether it has whole prompts alone, at most as many as the graph was captured for, and
+    returns no logits of prompts."""
 
     def sized(batch: Any) -> tuple[int, bool]:
         requests_max = getattr(runner, "_capture_req_slots", None) or int(batch.batch_size)

@@ -89,7 +89,7 @@ def ends_well(main: Callable[[list[str]], int], *words: object) -> None:
     printed, complained = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):
         code = main([str(word) for word in words])
-    # A slow host is told how far it is.
+    # Commands report their progress on a slow host.
     lines = [line for line in complained.getvalue().splitlines() if not re.match(r"warning: |\d+ of \d+ cases$", line)]
     assert not any("Traceback" in line or "harness error" in line for line in lines), complained.getvalue()
     assert code in (0, 1, 2) if not lines else (code == 3 and len(lines) == 1), (code, lines)

@@ -30,8 +30,8 @@ _HADAMARD = ("sglang.kernels.ops.quantization.hadamard", "sglang.jit_kernel.hada
 
 
 def prepare(device: str, count: int) -> None:
-    """To be called before the workers of such a setup are built. count: of the keys that a query chooses; 0: all.
-    Prefills of more tokens have no dense attention."""
+    """Prepare sglang; call this before the workers of such a setup are built. count: of the keys that a query chooses;
+    0: all. Prefills of more tokens have no dense attention."""
     if device != "cpu":
         raise Unsupported("the calls of DSA's indexer are noted on the emulated engine alone")
     os.environ |= {"SGLANG_DSA_FUSE_TOPK": "0", "SGLANG_DISABLE_DSA_INDEXER_FUSION": "1"}

@@ -30,7 +30,7 @@ _COMPILING = "sglang.kernels.ops."
 
 
 def prepare(device: str) -> None:
-    """To be called before the workers of such a setup are built."""
+    """Prepare sglang; call this before the workers of such a setup are built."""
     if device != "cpu":
         raise Unsupported("DeepSeek-V4 is driven on the emulated engine alone: no bundle has its compiled kernels")
     os.environ |= dict.fromkeys(_OFF, "0")

@@ -90,7 +90,7 @@ class _Kept:
     def _chosen(
         self, choice: Choice, mask: torch.Tensor, follows: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """In the words of Choice.seen()."""
+        """The keys that queries see, and whether the choice is sure, as Choice.seen() gives them."""
         layer = len(self.layers) - 1
         if follows is None:
             made = choice.seen(mask)

@@ -83,7 +83,7 @@ class Rounding:
         return other
 
     def nearest(self) -> Rounding:
-        """That which rounds each value of the model's type to the nearest one, the exact ones, too."""
+        """A rounding of each value, exact ones included, to the nearest one of the model's type."""
         other = copy.copy(self)
         other._to_nearest = True
         return other

@@ -69,7 +69,7 @@ class Modelled(distributed.ProcessGroup):
         return _done(tensors)
 
     def gather(self, outputs: object, shares: object, opts: object = None) -> Any:
-        """To the first rank, which hands on what it has gathered."""
+        """The first rank gathers, and hands the rows on by a broadcast."""
         return _done(shares)
 
     def barrier(self, opts: object = None) -> Any:
