@@ -9,6 +9,7 @@ import pytest
 
 from oracles import kv_rows, logits
 from oracles.catalogue import judge_all, overall
+from oracles.text import TIES
 from repro.cases.case import Case, Request, Step, problems
 from repro.cases.families import V4, fitted
 from repro.cases.release_list import NEWEST
@@ -62,7 +63,11 @@ def test_rounds_are_served_with_pages_of_the_backend() -> None:
 def test_texts_are_the_targets(newest: Pool) -> None:
     case = Case(setup=SERVED, steps=STEPS)
     trace = newest.run(case)
-    assert overall(judge_all(case, trace)) in (Status.PASS, Status.UNKNOWN), judge_all(case, trace)
+    # Logits of eight-bit rows lie near each other, so that rounding may turn a token over.
+    others = [verdict for verdict in judge_all(case, trace) if verdict.where != TIES]
+    assert overall(others) is Status.PASS and {"logits", "kv_rows", "rounds"} <= {each.oracle for each in others}, (
+        others
+    )
     assert most_accepted(trace) > 1, "no draft was accepted"
 
 
