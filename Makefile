@@ -13,6 +13,8 @@ RELEASES = $(shell $(PY) -m runners facts --releases $(1))
 TEST_TARGETS ?= $(call RELEASES,test)
 # What the tests of `make test-more` drive.
 MORE_TARGETS ?= $(call RELEASES,more)
+# What one of their tests needs besides.
+FIX_TARGETS ?= $(call RELEASES,fix)
 # What gets an environment of its own on a GPU host with a package index: 11 GB each.
 CUDA_TARGETS ?= $(call RELEASES,cuda)
 # make report: the ledger that this host's measurements go to, on which engine and releases, the runners that get a
@@ -43,13 +45,14 @@ SUITE := $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 # What is started dozens of times is compiled once, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-more test-fast test-faults test-cuda coverage lint measure report sbom clean
+.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-more test-all test-fast test-faults test-cuda coverage lint measure report sbom clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make fuzz        hunt for bugs in two releases of sglang for about a minute; exit code 1: found'
 	@echo 'make test        lint, then all tests [TEST_TARGETS="0.5.13 ..."]'
-	@echo 'make test-more   the tests that are left: on further releases, and of every stored candidate patch'
+	@echo 'make test-more   longer tests, and those of four more releases; continuous integration runs both'
+	@echo 'make test-all    the tests that need any other release'
 	@echo 'make test-fast   the tests that need neither sglang nor whole commands, in seconds'
 	@echo 'make test-faults hostile files, devices, repositories and texts, and kills: a table by kind, in minutes'
 	@echo 'make test-cuda   the tests that need a GPU, on all visible GPUs [PYTEST_FLAGS="--workers-per-gpu 4"]'
@@ -131,14 +134,19 @@ lint: setup
 	.venv/bin/lint-imports
 
 test: lint
-	$(PY) -m runners install $(TEST_TARGETS) $(MORE_TARGETS)
-	$(SUITE) -m 'not cuda and not exhaustive'
+	$(PY) -m runners install $(TEST_TARGETS) $(MORE_TARGETS) $(FIX_TARGETS)
+	$(SUITE) -m 'not cuda and not exhaustive and not further'
 
-# What drives a target, on these; and what repeats on all stored things what `make test` shows on some.
+# What drives a target, on these; and what repeats on all stored things what `make test` shows on some, as far as these
+# releases go.
 test-more: setup
-	$(PY) -m runners install $(TEST_TARGETS) $(MORE_TARGETS)
+	$(PY) -m runners install $(TEST_TARGETS) $(MORE_TARGETS) $(FIX_TARGETS)
 	$(SUITE) -m 'not cuda' $(MORE_TARGETS:%=--target %/emulated) -k "$(subst $(SPACE), or ,$(MORE_TARGETS:%=%/emulated))"
-	$(SUITE) -m exhaustive
+	$(SUITE) -m 'exhaustive and not cuda and not further'
+
+test-all: setup
+	$(PY) -m runners install $(call RELEASES,adapted)
+	$(SUITE) -m 'further and not cuda'
 
 test-fast: setup
 	$(SUITE) -m 'not emulated and not cuda and not slow and not exhaustive'

@@ -88,6 +88,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "exhaustive: shows of every stored thing what another test shows of one; left out of make test"
     )
+    config.addinivalue_line(
+        "markers",
+        "further: needs a release that make test does not install; given to tests by their releases",
+    )
     config.addinivalue_line("markers", "slow: takes seconds, as whole commands do; left out of make test-fast")
     config.addinivalue_line("markers", "nightly: part of a nightly run, and of no other")
     # What is started dozens of times is compiled once, whatever the shell says.
@@ -270,8 +274,13 @@ def group(nodeid: str, config: pytest.Config) -> str:
     return nodeid.partition("::")[0]
 
 
+# Before pytest asks for marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    usual = {*USES["test"], *USES["more"], *USES["fix"]}
     for item in items:
+        if any({*mark.args} - usual for engine in ENGINES for mark in item.iter_markers(engine)):
+            item.add_marker(pytest.mark.further)
         why = missing(item)
         if why:
             item.add_marker(pytest.mark.skip(reason=why))

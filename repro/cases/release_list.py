@@ -15,13 +15,15 @@ OLDEST, NEWEST = ADAPTED[0], ADAPTED[-1]
 
 # By what they are used for. hunt: `make fuzz`, a release with a bug that is found within a minute, and a later one
 # without it. test: what `make test` drives, the newest. more: what `make test-more` drives besides, the one behind
-# most known fixes among them; some tests of `make test` name one of these. cuda: what gets an environment of its own
-# on a GPU host (11 GB each): around one fix that only a GPU shows in full.
+# most known fixes among them; some tests of `make test` name one of these. fix: the first one with #23037, for
+# the test of that fix. cuda: what gets an environment of its own on a GPU host (11 GB each): around one fix that only a
+# GPU shows in full.
 USES = {
     "adapted": ADAPTED,
     "hunt": (OLDEST, "0.5.13"),
     "test": (NEWEST,),
     "more": (OLDEST, "0.5.12.post1", "0.5.13", "0.5.15.post1"),
+    "fix": ("0.5.11",),
     "cuda": ("0.5.12.post1", "0.5.13"),
 }
 

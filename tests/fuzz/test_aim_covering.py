@@ -66,7 +66,7 @@ def draws(request: Asked, runner: str, backend: str, count: int, cases_per_setup
 
 @pytest.mark.parametrize(("runner", "backend"), FIRST, ids=["/".join(pair) for pair in FIRST])
 def test_valid_combinations_are_drawn(runner: str, backend: str) -> None:
-    for values in sample(runner, backend, 3):
+    for values in sample(runner, backend, 1):
         draws(Asked(values=values), runner, backend, 20)
 
 

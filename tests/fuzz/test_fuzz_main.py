@@ -274,6 +274,7 @@ def test_bench_of_a_failing_target_says_so(tmp_path: Path, capsys: pytest.Captur
     assert re.search(r"verdicts were FAIL", capsys.readouterr().out)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("growth", [[], ["memory grew from 60 to 90 MiB"]])
 def test_a_night_in_which_something_grows_is_3(
     growth: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -250,6 +250,7 @@ def rows(path: Path) -> Counter[tuple[str, str]]:
     return Counter((str(row[places[0]]), str(row[places[1]])) for row in read(path).case_rows())
 
 
+@pytest.mark.exhaustive
 def test_what_a_killed_worker_was_at_is_done_again(tmp_path: Path) -> None:
     """Each of two is killed while it works: no case is lost or counted twice, and no finding."""
     arguments = ("run", "--target", "stale_padding/toy", "--cases", "150", "--seed", "5")

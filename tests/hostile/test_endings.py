@@ -28,6 +28,7 @@ from runners import __main__ as runners
 from runners.commands import record
 from runners.targets.install import run_command
 from tests.builders.project import PROJECT, in_front
+from tests.builders.tiers import few
 from tests.builders.waiting import comes
 from tests.repro.test_repro_main import CASE
 
@@ -111,11 +112,14 @@ def hang_up() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("line", "number", "processes"),
-    [
-        (f"fuzz run {HANGS} --minutes 5 --ledger l.db --out o", signal.SIGHUP, 4),
-        (f"fuzz run {HANGS} --minutes 5 --ledger l.db --out o --workers 2", signal.SIGTERM, 9),
-        (f"fuzz hunt {HANGS} --ledger l.db --out o", signal.SIGINT, 4),
-    ],
+    few(
+        [
+            (f"fuzz run {HANGS} --minutes 5 --ledger l.db --out o", signal.SIGHUP, 4),
+            (f"fuzz run {HANGS} --minutes 5 --ledger l.db --out o --workers 2", signal.SIGTERM, 9),
+            (f"fuzz hunt {HANGS} --ledger l.db --out o", signal.SIGINT, 4),
+        ],
+        1,
+    ),
 )
 def test_a_campaign_keeps_its_record(
     line: str, number: int, processes: int, tmp_path: Path, commands: list[Command]
@@ -132,12 +136,15 @@ def test_a_campaign_keeps_its_record(
 
 @pytest.mark.parametrize(
     ("line", "number"),
-    [
-        (f"repro run case.json {HANGS}", signal.SIGTERM),
-        (f"repro shrink case.json {HANGS}", signal.SIGHUP),
-        (f"repro first case.json {HANGS}", signal.SIGINT),
-        ("repro fidelity case.json --targets hang/toy clean/toy --timeout 90", signal.SIGTERM),
-    ],
+    few(
+        [
+            (f"repro run case.json {HANGS}", signal.SIGTERM),
+            ("repro fidelity case.json --targets hang/toy clean/toy --timeout 90", signal.SIGTERM),
+            (f"repro shrink case.json {HANGS}", signal.SIGHUP),
+            (f"repro first case.json {HANGS}", signal.SIGINT),
+        ],
+        2,
+    ),
 )
 def test_a_command_says_that_it_was_interrupted(
     line: str, number: int, tmp_path: Path, commands: list[Command]
@@ -157,19 +164,17 @@ CASES_OF_SGLANG = f"{PROJECT}/repro/seeds/verify-mask-not-padded.json"
 @pytest.mark.emulated
 @pytest.mark.parametrize(
     ("line", "number", "processes"),
-    [
-        pytest.param(
-            "fuzz mutate --target 0.5.23/emulated --runner draft --backend fa3 --sample 9 --out o",
-            signal.SIGTERM,
-            3,
-            marks=pytest.mark.exhaustive,
-        ),
-        ("fuzz recall --row 23037 --row 27338 --jobs 2 --out o", signal.SIGTERM, 4),
-        pytest.param(f"repro explain {CASES_OF_SGLANG}", signal.SIGHUP, 2, marks=pytest.mark.exhaustive),
-        (f"repro bisect {CASES_OF_SGLANG}", signal.SIGINT, 2),
-        ("runners record --out recorded -- sleep 300", signal.SIGTERM, 2),
-        ("fuzz check 0.5.23 --out o", signal.SIGTERM, 2),
-    ],
+    few(
+        [
+            ("runners record --out recorded -- sleep 300", signal.SIGTERM, 2),
+            ("fuzz check 0.5.23 --out o", signal.SIGTERM, 2),
+            ("fuzz mutate --target 0.5.23/emulated --runner draft --backend fa3 --sample 9 --out o", signal.SIGTERM, 3),
+            ("fuzz recall --row 23037 --row 27338 --jobs 2 --out o", signal.SIGTERM, 4),
+            (f"repro explain {CASES_OF_SGLANG}", signal.SIGHUP, 2),
+            (f"repro bisect {CASES_OF_SGLANG}", signal.SIGINT, 2),
+        ],
+        2,
+    ),
 )
 def test_a_command_on_sglang_ends_too(
     line: str, number: int, processes: int, tmp_path: Path, commands: list[Command]
@@ -217,7 +222,7 @@ def test_the_processes_of_a_command_that_is_bisected_end(tmp_path: Path) -> None
     assert comes(lambda: is_gone(child))
 
 
-@pytest.mark.parametrize("processes", [3, 9], ids=["while its workers import", "at work"])
+@pytest.mark.parametrize("processes", few([3, 9], 1), ids=["while its workers import", "at work"])
 def test_no_process_outlives_a_killed_command(processes: int, tmp_path: Path, commands: list[Command]) -> None:
     commands.append(command := Command(tmp_path, f"fuzz run {HANGS} --minutes 5 --out o --workers 2"))
     command.begins(processes)
@@ -257,7 +262,7 @@ def test_a_terminal_that_is_closed_ends_its_command(tmp_path: Path, commands: li
 WORDS = f"fuzz run {HANGS} --minutes 5 --out o".split()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", few([signal.SIGTERM, signal.SIGHUP], 1))
 def test_a_nightly_run_says_why_it_is_red(number: int, tmp_path: Path, commands: list[Command]) -> None:
     (tmp_path / "seeds").mkdir()
     line = f"pytest -q -m nightly -k campaign -n 1 -p no:cacheprovider --rootdir {PROJECT} -c {PROJECT}/pyproject.toml"

@@ -179,7 +179,7 @@ def test_what_is_written_by_hand_is_read_where_it_is_right(kept: Path) -> None:
     (trace_file if kept.name.startswith("trace") else recording).load(kept)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_small_file_takes_little_memory(kept: Path) -> None:
     """A file of 1.2 MB that unpacks to 1.1 GB."""
     kept.write_bytes(with_member(kept, "body.npy", array(bytes(1100 << 20))))

@@ -83,6 +83,7 @@ def writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers
         writer.process.join()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_eight_writers_and_a_hundred_kills(writers: Writers) -> None:
     chance, lines = random.Random(23037), set()

@@ -68,12 +68,9 @@ def test_no_state_is_missing_after_150_cases(runner: str, backend: str, seed: in
     assert set().union(*moments(runner, backend, seed, 150)) == possible(runner, backend)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("runner", "backend"),
-    [pytest.param(*place, marks=() if place == PLACES[0] else pytest.mark.exhaustive) for place in PLACES],
-)
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("runner", "backend"), PLACES)
+@pytest.mark.parametrize("seed", [1, 2])
 def test_all_pairs_of_states_are_met_after_1500_cases(runner: str, backend: str, seed: int) -> None:
     pairs: set[frozenset[str]] = set()
     for states in moments(runner, backend, seed, 1500):

@@ -276,6 +276,7 @@ def test_the_command_on_the_toy(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "--target T" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_the_patch_of_a_seed_is_tried_whatever_the_file_is_called() -> None:
     """Known issues lead to it: the oracle, the setup and the release say enough."""

@@ -206,6 +206,7 @@ NOT_ALWAYS = {"reference_graph", "ranks_captured", "eager_again", "eager_nudged_
 NOT_ALWAYS |= {"field", "staged", "round_nudged_up", "round_nudged_down"}
 
 
+@pytest.mark.exhaustive
 def test_each_row_is_recorded_by_some_runner(pool: Pool) -> None:
     engine, recorded, driven = pool.target.engine, set[str](), list[Setup]()
     for setup in WITNESSES:

@@ -35,18 +35,13 @@ ISSUES = known.load()
 FROZEN = "0.5.15.post1", NEWEST
 
 
-def is_first(release: str, pair: tuple[str, str]) -> bool:
-    """True for the newest release and a runner's first backend."""
-    return release == NEWEST and pair[1] == RUNNER_FACTS[pair[0]].backends[0]
-
-
-# Of each release all pairs that it has: in make test the newest, each runner over its first backend.
+# Of each release all pairs that it has.
 RUNS = [
     pytest.param(
         release,
         pair,
         id=f"{release}-{'/'.join(pair)}",
-        marks=[pytest.mark.emulated(release), *([] if is_first(release, pair) else [pytest.mark.exhaustive])],
+        marks=pytest.mark.emulated(release),
     )
     for release in ADAPTED
     for pair in PAIRS
@@ -112,6 +107,7 @@ def test_the_cases_are_some_that_can_be_run(pair: tuple[str, str]) -> None:
         assert not engine_refuses(case.setup, "emulated")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("release", "pair"), RUNS, scope="module")
 def test_mends_break_no_runner(release: str, pair: tuple[str, str], pools: Pools) -> None:
     for case in cases(*pair):

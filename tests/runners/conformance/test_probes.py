@@ -181,7 +181,7 @@ class Planted:
         return self.pool.run_fresh(case)
 
 
-@pytest.fixture(scope="module", params=[pytest.param("0.5.12.post1", marks=pytest.mark.exhaustive), "0.5.13"])
+@pytest.fixture(scope="module", params=["0.5.12.post1", "0.5.13"])
 def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
     folder = tmp_path_factory.mktemp("plan")
     plan, variables = folder / "plan.json", {"EAGLEEYE_PLAN": str(folder / "plan.json")}
@@ -195,6 +195,7 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 both_sides = pytest.mark.emulated("0.5.12.post1", "0.5.13")
 
 
+@pytest.mark.exhaustive
 @both_sides
 def test_good_input_fires_no_probe(planted: Planted) -> None:
     for case, trace in zip(CASES, planted.good, strict=True):
@@ -204,11 +205,13 @@ def test_good_input_fires_no_probe(planted: Planted) -> None:
     assert {kind for _, _, kind in planted.reached} >= {"nan", "oob"}
 
 
+@pytest.mark.exhaustive
 @both_sides
 def test_the_variables_changed_and_the_flag_went(planted: Planted) -> None:
     assert json.loads(planted.good[0].facts["direct"]) == (BEFORE if planted.release == "0.5.12.post1" else SINCE)
 
 
+@pytest.mark.exhaustive
 @both_sides
 def test_every_site_is_reached_or_it_is_known_why_not(planted: Planted) -> None:
     source = {(s.module, s.line, s.kind): f"{s.module}.{s.function}" for s in sites(sglang_path(planted.pool.target))}
@@ -230,6 +233,7 @@ FIRST_WORKERS = (
 )
 
 
+@pytest.mark.exhaustive
 @both_sides
 def test_what_is_planted_makes_its_probe_fire_and_name_the_site(planted: Planted) -> None:
     wheres = {}
@@ -243,6 +247,7 @@ def test_what_is_planted_makes_its_probe_fire_and_name_the_site(planted: Planted
     assert len({(site[0], site[2], where) for site, where in wheres.items()}) == len(wheres)
 
 
+@pytest.mark.exhaustive
 @both_sides
 def test_with_probes_off_nothing_fires(planted: Planted) -> None:
     for case in CASES:

@@ -23,11 +23,18 @@ SEEDS = sorted(PROJECT.glob("repro/seeds/*.json"))
 ORACLES = {judge.__module__.removeprefix("oracles.") for judge in ALL}
 
 every_seed = pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
-# Each takes longer than ten others: the first compiles, the second serves until a draw shows it.
-DEAR = {"pr26292-cpu-decode", "round-greedy-drafts-drawn-at-random"}
+# Of rounds, which take longest, `make test` runs these alone.
+ROUNDS = {"round-plan-without-a-wait", "round-draft-branches-share-a-window", "round-retracted-loses-a-logprob"}
+
+
+def is_dear(name: str) -> bool:
+    """True for most rounds, and for a seed that compiles."""
+    return (name.startswith("round-") and name not in ROUNDS) or name == "pr26292-cpu-decode"
+
+
 each_run = pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.exhaustive if path.stem in DEAR else ()) for path in SEEDS],
+    [pytest.param(path, marks=pytest.mark.exhaustive if is_dear(path.stem) else ()) for path in SEEDS],
     ids=lambda path: path.stem,
 )
 

@@ -145,6 +145,7 @@ def test_what_cannot_be_compiled_behind_a_fork_is_traced_as_it_comes() -> None:
     assert len(tried) == 2, "once behind the fork, and once as it comes"
 
 
+@pytest.mark.exhaustive
 def test_compilers_are_started_without_a_device_and_leave_little_to_import() -> None:
     script = """
 import sys, torch

@@ -34,6 +34,7 @@ from tests.builders.campaign_world import PLAN, World, trace_of
 from tests.builders.cases import case_of, setup_of
 from tests.builders.faults import PLACES, SLOTS_OF_FAULTY, faulty
 from tests.builders.misbehaving import ILLEGAL, RESTING_S, going
+from tests.builders.tiers import few
 from tests.builders.waiting import comes
 from tests.runners.processes.test_pool import MODULE, TARGET, alive
 
@@ -309,7 +310,7 @@ def live(target: Target) -> Iterator[Pool]:
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", few(PLACES, 3))
 def test_a_kernel_that_fails_is_a_failure_of_its_case_alone(place: str, live: Pool) -> None:
     bad, other = faulty(GOOD, place), replace(GOOD, setup=replace(SETUP, slots=7))
     # Where nothing has run before it, it comes out while another history is made.

@@ -156,6 +156,7 @@ def test_of_a_layout_what_is_recorded_comes_in(seen: list[tuple[np.ndarray, bool
         what.array(data, "eager", "0")
 
 
+@pytest.mark.exhaustive
 def test_layouts_that_never_come_again_do_not_stay_in_memory() -> None:
     """Shrinking makes such layouts: nearly each run has others."""
 

@@ -25,6 +25,7 @@ from repro.traces.trace import Termination
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
 from tests.builders.cases import FULL, PADDED, SINGLE, setup_of, step
+from tests.builders.tiers import few
 
 TARGET = Target(NEWEST, "emulated")
 RUNNERS = ("draft", "verify", "draft_extend")
@@ -117,7 +118,7 @@ def test_each_place_is_watched(name: str, newest: Pool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize("adaptive", [1, 5])
+@pytest.mark.parametrize("adaptive", few([1, 5], 1))
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_the_newest_release_is_right(runner: str, adaptive: int, newest: Pool) -> None:
     case = case_of(runner, adaptive)

@@ -19,6 +19,7 @@ from repro.traces.trace import Termination
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
 from tests.builders.cases import FULL, PAIR, case_of, setup_of
+from tests.builders.tiers import few
 
 TARGET = Target(NEWEST, "emulated")
 RUNNERS = ("decode", "draft", "verify", "draft_extend")
@@ -75,7 +76,7 @@ PLANTED = {
 
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", few(PLANTED, 1))
 def test_what_only_it_shows(name: str, newest: Pool) -> None:
     runner, function, old, new, oracle = PLANTED[name]
     every = mutants(ATTENTION, (sglang_path(TARGET) / ATTENTION).read_text())

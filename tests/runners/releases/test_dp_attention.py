@@ -119,11 +119,9 @@ def mended_for(runner: str, target: Target) -> Target:
     return overlay.target if overlay else target
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize(
-    "runner", [pytest.param(runner, marks=() if runner == "draft" else pytest.mark.exhaustive) for runner in RUNNERS]
-)
+@pytest.mark.parametrize("runner", RUNNERS)
 def test_the_newest_release_is_right_and_what_only_ranks_run_is_watched(runner: str) -> None:
     target = Target(NEWEST, "emulated")
     case = case_of(runner)

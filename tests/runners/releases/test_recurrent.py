@@ -135,6 +135,7 @@ def test_oracles_see_states_that_decoding_keeps_wrongly(newest: Pool) -> None:
     assert {oracle for oracle, _ in failing(newest, KEPT)} == {"state_values"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize(("runner", "family"), [("verify", MAMBA2), ("decode", KDA), ("draft", GDN)])
 def test_other_families_keep_states_and_drafts_leave_them_alone(runner: str, family: str, newest: Pool) -> None:

@@ -360,6 +360,7 @@ def texts(trace: Trace) -> list[list[list[int]]]:
     return [trace.path(number, "served")["tokens"].tolist() for number in range(len(STEPS))]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_texts_are_the_same_for_every_way_of_drafting(newest: Pool) -> None:
     """Chains and trees, drafts that are accepted and such that are not, pages, both event loops; graphs ran."""

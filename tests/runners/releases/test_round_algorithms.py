@@ -21,6 +21,7 @@ from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
 from tests.builders.accepted import most_accepted
+from tests.builders.tiers import few
 from tests.runners.releases.test_round import CHAIN, SMALL, TREE, launched
 
 TARGET = Target(NEWEST, "emulated")
@@ -45,7 +46,7 @@ REFUSED = {
 
 
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", few(SETUPS, 2))
 def test_texts_are_the_targets(name: str, newest: Pool) -> None:
     case = Case(setup=SETUPS[name], steps=STEPS)
     trace = newest.run(case)

@@ -16,6 +16,7 @@ from repro.cases.rows.serving import OF_DRAFT, OF_TARGET, lacks_numbers
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from tests.builders.only_verdict import only
+from tests.builders.tiers import few
 from tests.runners.releases.test_round import CHAIN, FIRST, HAPPENING, SECOND, SMALL, TREE, served
 
 SETUPS = {
@@ -35,8 +36,6 @@ SETUPS = {
     ),
     "a table": replace(TREE, nan_logits=OF_TARGET, algorithm="NGRAM", num_steps=1),
 }
-# Another model, with kernels of its own to compile.
-DEAR = {"recurrent states"}
 
 
 def test_every_other_request_lacks_numbers() -> None:
@@ -65,9 +64,7 @@ def test_some_setups_cannot_lack_numbers(changes: dict[str, object], refusal: st
 
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in DEAR else ()) for name in SETUPS]
-)
+@pytest.mark.parametrize("name", few(SETUPS, 1))
 def test_other_texts_are_the_targets(name: str, newest: Pool) -> None:
     steps = (
         tuple(replace(step, requests=step.requests[:1]) for step in HAPPENING) if SETUPS[name].rejection else HAPPENING

@@ -18,6 +18,7 @@ from repro.traces.trace import Trace
 from runners.processes.pool import Pool
 from tests.builders.accepted import most_accepted
 from tests.builders.only_verdict import only
+from tests.builders.tiers import few
 from tests.runners.releases.test_round import CHAIN, SMALL, TREE, apart, recorded, served
 
 TARGET = Target(NEWEST, "emulated")
@@ -68,7 +69,7 @@ def test_every_other_request_samples(setup: Setup, sampling: list[int]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", few(SETUPS, 2))
 def test_texts_are_the_targets(name: str, newest: Pool) -> None:
     case = Case(setup=SETUPS[name], steps=apart(STEPS) if SETUPS[name].rejection else STEPS)
     trace = newest.run(case)

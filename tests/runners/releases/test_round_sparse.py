@@ -93,6 +93,7 @@ def test_rounds_with_few_chosen_keys_pass(newest: Pool) -> None:
     assert 0 < of < whole / 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
 @pytest.mark.parametrize("name", PLANTS)

@@ -24,6 +24,7 @@ from repro.shrinking.passes import PASSES
 from repro.traces.finding import Status
 from repro.traces.trace import RecordedArray, Termination, Trace
 from runners.processes.pool import Pool
+from tests.builders.tiers import few
 from tests.builders.toy_traces import toy_trace
 
 SETUP = Setup(runner="decode", topk=1, num_steps=1, num_draft_tokens=2, capture_bs=(2, 4), slots=6)
@@ -240,7 +241,7 @@ KNOWN: dict[str, set[str]] = {
 
 
 @pytest.mark.emulated("0.5.23")
-@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("name", few(STATES, 3))
 def test_states_that_the_newest_release_stands(name: str, newest: Pool) -> None:
     """Idle batches and batches without lengths on the host between others, on setups of all kinds."""
     asks = STATES[name].returns_hidden

@@ -67,6 +67,7 @@ def traces(newest_worker: Pool) -> dict[Case, Trace]:
 
 
 @pytest.mark.emulated(NEWEST)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("edit", "case"), [(WITHOUT_SINKS, DECODE), (REVERSED, VERIFY)], ids=["sinks", "states"])
 def test_what_both_paths_have_wrong_is_seen(edit: Edit, case: Case, traces: dict[Case, Trace], tmp_path: Path) -> None:
     assert not failures(case, traces[case])
