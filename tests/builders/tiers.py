@@ -1,4 +1,4 @@
-"""How much of a list `make test` tries: the first few. `make test-more` tries the rest."""
+"""Lists of which `make test` tries the first few, and `make test-more` the rest."""
 
 from __future__ import annotations
 
