@@ -34,6 +34,7 @@ _CORE = frozenset({"algorithm", "topk", "num_steps", "num_draft_tokens", "page_s
 # Arguments that say which runner is driven.
 _MULTI_LAYER, _EAGER, _RANKS, _REPLICAS = "enable_multi_layer_eagle", "disable_cuda_graph", "attn_dp_size", "dp_size"
 _ALL_RANKS = "tp_size"
+_ADAPTERS = "lora_paths"
 _PATH = "model_path"  # names the server's model
 # Arguments that every setup has, or that another option covers.
 _MODEL = "a tiny Llama of made weights runs in its place"
@@ -74,6 +75,9 @@ def like(
             lines.append(_scaled(argument))
         elif name in _IMPLIED:
             lines.append(f"{argument}: {_IMPLIED[name]}" if name != _PATH or not family_of_path(argument.value) else "")
+        elif name == _ADAPTERS:
+            values["enable_lora"] = True
+            lines.append(f"{argument}: made adapters run in their place")
         elif name == _REPLICAS:
             lines.append(_ranks(argument, named))
         elif name == _RANKS:

@@ -31,6 +31,8 @@ WITHOUT_OVERLAP = 4
 CAPTURED_TOO_EARLY = 8
 # One in so many setups is of a rank that shares its heads with another one.
 SHARED = 4
+# One in so many setups has adapters of weights, where it may.
+ADAPTED = 8
 # One in so many setups of a model that takes images has none.
 WITHOUT_IMAGES = 4
 WAITS = (0, 1, 1, 2, 3, 6)
@@ -72,6 +74,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         drawn = replace(drawn, images=draw(st.integers(1, WITHOUT_IMAGES)) > 1, mrope=mrope)
     if setup.family == DSA:
         drawn = draw(_choosing(drawn))
+    drawn = draw(_adapted(drawn))
     if setup.algorithm not in IN_BLOCKS:
         return draw(_with_nan(drawn))
     # A worker that drafts blocks lets hidden states go in every release, where it does not refuse the request.
@@ -102,6 +105,24 @@ def _shared(draw: st.DrawFn, setup: Setup) -> Setup:
         slots=slots,
     )
     return setup if setup_problems(shared) else shared
+
+
+@st.composite
+def _adapted(draw: st.DrawFn, setup: Setup) -> Setup:
+    """The setup, in some draws with adapters of weights, where it may have them. Their kernels are Triton's, whose
+    interpreter lacks a type."""
+    lacks = setup.dtype in BACKEND_FACTS["triton"].emulation_lacks
+    if lacks or draw(st.integers(1, ADAPTED)) > 1:
+        return setup
+    adapted = replace(
+        setup,
+        enable_lora=True,
+        plan_stream=False,
+        max_loras_per_batch=draw(st.sampled_from(OPTION["max_loras_per_batch"].drawn)),
+        lora_backend=draw(st.sampled_from(OPTION["lora_backend"].choices)),
+        lora_head=draw(st.booleans()),
+    )
+    return setup if any(OPTION["enable_lora"].problems(adapted)) else adapted
 
 
 @st.composite

@@ -114,13 +114,14 @@ class Target:
 
 def engine_refuses(setup: Setup, engine: str) -> str:
     """Why this engine cannot run the setup's backend, in whichever release; "" if it can."""
-    kernels, of_states = BACKEND_FACTS[setup.backend], BACKEND_FACTS["triton" if is_recurrent(setup) else setup.backend]
+    in_triton = is_recurrent(setup) or setup.enable_lora  # their states, or their adapters
+    kernels, others = BACKEND_FACTS[setup.backend], BACKEND_FACTS["triton" if in_triton else setup.backend]
     if setup.deterministic and engine == "emulated" and setup.backend != "triton":
         return f"the stand-in for {setup.backend} knows nothing of deterministic inference"
     if engine not in kernels.engines:
         machine = "a GPU of SM100" if kernels.on_sm100 else "a CPU"
         return f"the {setup.backend} backend runs on {machine}, not on the {engine} engine"
-    return {**kernels.emulation_lacks, **of_states.emulation_lacks}.get(setup.dtype, "") if engine == "emulated" else ""
+    return {**kernels.emulation_lacks, **others.emulation_lacks}.get(setup.dtype, "") if engine == "emulated" else ""
 
 
 def problems(case: Case) -> list[str]:

@@ -26,6 +26,7 @@ OF_RUNNERS = {
     "verify_eager_multi_layer": "--disable-cuda-graph --enable-multi-layer-eagle",
 }
 _START = "python -m sglang.launch_server --model-path MODEL"
+_ADAPTERS = "--lora-paths first=ADAPTER second=ADAPTER"
 _DRAFT = "--speculative-draft-model-path DRAFT_MODEL"
 _SPARSE = "--dsa-prefill-backend {0} --dsa-decode-backend {0}"  # else sglang chooses them by the machine
 _HEADS = "--enable-dp-lm-head"  # each rank of rounds has the whole vocabulary
@@ -68,6 +69,7 @@ def flags(setup: Setup) -> list[str]:
         *printed,
         *([_SPARSE.format(setup.backend)] if setup.family == DSA else []),
         *([_DRAFT] if drafted and setup.algorithm not in FROM_TABLE else []),
+        *([_ADAPTERS] if setup.enable_lora else []),
         *([f"--tp-size {ranks}"] if ranks > 1 else []),
         *([f"--dp-size {DP_RANKS}"] if ranked else []),
         *([_HEADS] if setup.dp_attention and facts.serves else []),

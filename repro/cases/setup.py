@@ -66,6 +66,10 @@ class Setup:
     tp_size: int = 1
     index_share: bool = False
     index_topk: int = 0
+    enable_lora: bool = False
+    max_loras_per_batch: int = 8
+    lora_backend: str = "csgmv"
+    lora_head: bool = False
 
     @property
     def max_bs(self) -> int:

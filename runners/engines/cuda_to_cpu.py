@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _device
 
+from runners.engines.refused import mark_host
+
 # Besides those that torch itself lists, which a default device holds for.
 _FURTHER = (
     "empty_like",
@@ -53,8 +55,11 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
         device = kwargs.get("device")
         if device is not None and _is_cuda(device):
             kwargs["device"] = "cpu"
-        kwargs.pop("pin_memory", None)  # for copies to a device
-        return function(*args, **kwargs)
+        pinned = kwargs.pop("pin_memory", False)  # for copies to a device
+        result = function(*args, **kwargs)
+        if pinned:
+            mark_host(result)
+        return result
 
     return made
 

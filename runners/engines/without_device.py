@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
+from runners.engines.refused import mark_host
+
 
 class Follower(Protocol):
     """Told of memory of the host that a device knows."""
@@ -32,9 +34,12 @@ class _Unpinned(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.pin_memory:
+            mark_host(args[0])
             return args[0]
         pinned = kwargs.pop("pin_memory", False)
         result = func(*args, **kwargs)
+        if pinned:
+            mark_host(result)
         follower = _Unpinned.follower
         if _copies(func, args, kwargs) and result is args[0]:
             result = result.clone()

@@ -31,6 +31,7 @@ class _AllAtOnce:
 
     texts: Texts
     images: Mapping[int, Image]
+    adapters: Mapping[int, int]
     wire: Wire
     limit: int
     iteration: int = 0
@@ -45,18 +46,22 @@ class _AllAtOnce:
         if self.iteration > 1:
             return []
         return [
-            serving.request(str(number), text, 1, alone=True, image=self.images.get(number))
+            serving.request(
+                str(number), text, 1, alone=True, image=self.images.get(number), adapter=self.adapters.get(number, 0)
+            )
             for number, text in self.texts.items()
         ]
 
 
 @dataclass(slots=True)
 class Afresh:
-    """Mutable: it gathers the rows of each request by its number. images: those that requests bring, the same."""
+    """Mutable: it gathers the rows of each request by its number. images, adapters: those that requests bring or have,
+    the same."""
 
     scheduler: Any
     wire: Wire
     images: Mapping[int, Image] = field(default_factory=dict)
+    adapters: Mapping[int, int] = field(default_factory=dict)
     rows: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
     def see(self, texts: Texts, cached: Mapping[int, int], lacking: Collection[int], watch: Watch) -> None:
@@ -89,7 +94,7 @@ class Afresh:
         # Sliding layers may have no KV slots for all of a prompt at once.
         hybrid = is_hybrid(self.scheduler.tp_worker.model_runner.token_to_kv_pool)
         chunk = self.scheduler.chunked_prefill_size or 0 if hybrid else 0
-        clock = _AllAtOnce(texts, self.images, self.wire, prefills_max(map(len, texts.values()), chunk))
+        clock = _AllAtOnce(texts, self.images, self.adapters, self.wire, prefills_max(map(len, texts.values()), chunk))
         with self._prefills_seen(), nullcontext() if hybrid else _unchunked(self.scheduler):
             serving.run(self.scheduler, self.wire, clock)
         if self.rows.keys() != texts.keys():

@@ -11,6 +11,7 @@ import numpy as np
 from repro.cases.case import Case, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers
+from repro.cases.rows.adapters import adapter_of
 from repro.cases.rows.serving import asks_logprobs, asks_states, prompt_start, samples
 from repro.traces.paths import Recorded
 from runners.recording.observer import Watch
@@ -129,6 +130,7 @@ class Clock:
                 sampled=samples(self.case.setup, row),
                 heeds_eos=self.case.setup.heeds_eos,
                 image=self.images.get((number, row)),
+                adapter=adapter_of(self.case.setup, number, row, request.data),
             )
             for row, request in requests
         ]

@@ -21,6 +21,7 @@ import torch
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup, Target, engine_refuses
 from repro.cases.families import family_facts, is_recurrent
+from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines import building
 from runners.engines.active import engine
@@ -28,6 +29,7 @@ from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsup
 from runners.releases import catalogue, model
 from runners.releases.adapters.stood_in import stood_in
 from runners.releases.backends import fa3, trtllm
+from runners.releases.options import lora
 from runners.releases.reference import rounding
 from runners.releases.starting import native, traced
 from runners.sessions import memory, mutation, passed, replay, serving, writes
@@ -61,9 +63,10 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     if refusal := engine_refuses(setup, target.engine):
         raise Unsupported(refusal)
     ranked = setup.dp_attention and RUNNER_FACTS[setup.runner].serves
-    # Made there by name: up to 0.5.19 the states of drafts, up to 0.5.15 the places of a layered draft's, and up to
-    # 0.5.13 the inputs of a rank without requests.
-    if kernels.names_cuda or is_recurrent(setup) or family_facts(setup).layered or ranked:
+    # Made there by name: up to 0.5.19 the states of drafts, and of batches with adapters, up to 0.5.15 the places of a
+    # layered draft's, and up to 0.5.13 the inputs of a rank without requests.
+    adapted = setup.enable_lora and release_order(RELEASE) < release_order(lora.ANYWHERE_SINCE)
+    if kernels.names_cuda or is_recurrent(setup) or family_facts(setup).layered or ranked or adapted:
         engine.accept_literal_cuda()
     if kernels.on_sm100:
         trtllm.listen()

@@ -15,6 +15,7 @@ import torch
 from repro.cases.case import Case, Setup, Target
 from repro.cases.families import kv_dtype_of
 from repro.cases.layout import Ints
+from repro.cases.rows.adapters import ADAPTERS, adapter_of
 from repro.cases.rows.serving import NOISE, OF_TARGET, STATE
 from repro.cases.sharing import ranks_of, share_of
 from repro.traces.paths import Recorded
@@ -26,7 +27,7 @@ from runners.releases.adapters.round import blocks
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
-from runners.releases.options import dsv4, nan_logits, recurrent
+from runners.releases.options import dsv4, lora, nan_logits, recurrent
 from runners.releases.options.images import Images, images_of
 from runners.releases.reference.drafters import drafter
 from runners.releases.reference.drafts import Drafted
@@ -104,8 +105,10 @@ class Served:
             kv_dtype,
             on_gpu=engine.device != "cpu",
             drafter=None if isinstance(known, str) else known,
+            adapted=[lora.merged(setup, target, each + 1) for each in range(ADAPTERS * setup.enable_lora)],
         )
         self._images: Images = {}
+        self._adapters: Mapping[tuple[int, int], int] = {}
         self.at_start = serving.holdings(scheduler)
         self.adapting = serving.Adapting(scheduler)
         states = serving.states(scheduler)
@@ -135,6 +138,10 @@ class Served:
         self._images = images_of(case, serving.embeddings(self.scheduler)) if self.setup.images else {}
         for (number, row), image in self._images.items():
             image.stand_in(prompts[number][row], self.share.vocab_size)
+        self._adapters = {
+            (step, row): adapter_of(self.setup, step, row, case.steps[step].requests[row].data)
+            for step, row in _places(case)
+        }
         for number, texts in enumerate(prompts):
             watch.see(number, Recorded.INPUT, "seq_lens", np.array([len(text) for text in texts]))
             watch.see(number, Recorded.INPUT, "prompts", rows(texts))
@@ -158,7 +165,8 @@ class Served:
         self._clear()
         with self._without_graphs(), sglang_errors():
             images = {number_of(name_of(*place)): image for place, image in self._images.items()}
-            afresh = Afresh(self.scheduler, self.wire, images)
+            adapters = {number_of(name_of(*place)): adapter for place, adapter in self._adapters.items()}
+            afresh = Afresh(self.scheduler, self.wire, images, adapters)
             lacking = {number for number, text in texts.items() if nan_logits.is_among(text, self.share)}
             afresh.see(texts, {number_of(rid): n for rid, n in cached.items()}, lacking, watch)
             self.scheduler.flush_cache()
@@ -250,10 +258,9 @@ class Served:
         tokens, ended = serving.outputs(self.wire.sent)
         lacking = {place for place in _places(case) if self._lacks_numbers(prompts, place, tokens)}
         judged = {
-            (number, row): self.teacher.judge(prompts[number][row], text, self._images.get((number, row)))
-            for number, row in _places(case)
-            if (text := tokens.get(name_of(number, row)))
-            and (self.setup.nan_logits != OF_TARGET or (number, row) not in lacking)
+            place: self.teacher.judge(prompts[place[0]][place[1]], text, self._images.get(place), self._adapters[place])
+            for place in _places(case)
+            if (text := tokens.get(name_of(*place))) and (self.setup.nan_logits != OF_TARGET or place not in lacking)
         }
         lengths = {name_of(*place): len(prompts[place[0]][place[1]]) for place in judged}
         returned, states = serving.logprobs(self.wire.sent), serving.hidden_states(self.wire.sent)

@@ -8,6 +8,7 @@ from typing import Any
 from repro.cases.families import family_facts
 from repro.cases.layout import pool_tokens, row_pages
 from repro.cases.option import HARNESS, Need, Option
+from repro.cases.rows.adapters import NO_ADAPTERS
 from repro.cases.runner_facts import MARKOV, RUNNER_FACTS, WITHOUT_STEPS
 from repro.cases.setup import Setup
 
@@ -108,6 +109,7 @@ def launched(setup: Setup, graphs: str) -> Setup:
         "images": False,
         "sanitizes": False,
         "tp_size": 1,
+        **NO_ADAPTERS,
     }
     of_rounds_alone = {"overlap": False, "pool": 0, "disagreement": 0, "prefill_max_bs": 0} | of_requests | windows
     of_rounds_alone["prefill_backend"] = BREAKABLE

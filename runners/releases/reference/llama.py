@@ -45,8 +45,9 @@ def exact(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def weight(module: Any) -> torch.Tensor:
-    """The weight of a layer of sglang's, as exact() has it."""
-    return exact(module.weight)
+    """The weight of a layer of sglang's, as exact() has it, with what an adapter adds (options/lora.py: merged)."""
+    values, added = exact(module.weight), getattr(module, "added", None)
+    return values if added is None else values + added.to(values)
 
 
 def bias(module: Any) -> torch.Tensor | None:

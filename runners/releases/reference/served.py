@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from runners.recording.observer import Unsupported
 from runners.releases.options.images import Image
 from runners.releases.reference import operations as op
 from runners.releases.reference.drafts import Drafted, Drafter
-from runners.releases.reference.llama import Attend, Scores, Tokens, exact
+from runners.releases.reference.llama import Attend, Model, Scores, Tokens, exact
 from runners.releases.reference.models import read_whole
 from runners.releases.reference.rounding import Rounding
 
@@ -66,7 +67,7 @@ class Judged:
 class Teacher:
     """A target whose weights are read when this is made. model: sglang's. dtype: of its values. kv_dtype: of keys and
     values, which count as rounded to it whether a kernel takes them from the cache or not. drafter: its draft model,
-    if one is known. Unsupported."""
+    if one is known. adapted: while one of these is entered, the model is read with an adapter. Unsupported."""
 
     def __init__(
         self,
@@ -77,11 +78,12 @@ class Teacher:
         *,
         on_gpu: bool,
         drafter: Drafter | None = None,
+        adapted: Iterable[AbstractContextManager[None]] = (),
     ) -> None:
-        run = read_whole(model, vocab)
-        if run is None:
-            raise Unsupported(f"no text is known of a {type(model).__name__}")
-        self._run, self._vocab = run, vocab
+        self._runs, self._vocab = [_whole(model, vocab)], vocab
+        for merged in adapted:
+            with merged:
+                self._runs.append(_whole(model, vocab))
         self._dtype, self._kv_dtype, self._on_gpu, self._drafter = dtype, kv_dtype, on_gpu, drafter
 
     def _rounding(self, seed: int) -> Rounding:
@@ -92,9 +94,9 @@ class Teacher:
         by = self._rounding(len(judged.whole))
         return self._drafter.behind(by, judged.whole, _anyhow(judged.every), drafted) if self._drafter else ([], 0.0)
 
-    def judge(self, prompt: Ints, text: Sequence[int], image: Image | None = None) -> Judged:
+    def judge(self, prompt: Ints, text: Sequence[int], image: Image | None = None, adapter: int = 0) -> Judged:
         """text: one token or more. One that the vocabulary lacks is infinitely far behind the best, and goes on as the
-        last one that it has. image: in the prompt."""
+        last one that it has. image: in the prompt. adapter: of the request, counted from 1; 0: none."""
         known = torch.tensor([0 <= token < self._vocab for token in text])
         chosen = torch.tensor(list(text)).clamp(0, self._vocab - 1)
         ids = torch.cat([torch.from_numpy(np.asarray(prompt, dtype=np.int64)), chosen[:-1]])
@@ -104,7 +106,7 @@ class Teacher:
             positions=image.positions(len(ids)) if image else torch.arange(len(ids)),
             shown=(image.first, exact(image.embeddings)) if image else None,
         )
-        logits, every = self._run(by, tokens, causal(by))
+        logits, every = self._runs[adapter](by, tokens, causal(by))
         first = len(prompt) - 1
         of_prompt = logits[:, :first]
         logits, states = (each[:, first:] for each in (logits, every))
@@ -128,6 +130,13 @@ class Teacher:
             kept={name: each[0] for name, each in kept.items()},
             kept_noise={name: float((each[1:] - each[0]).abs().amax()) for name, each in kept.items()},
         )
+
+
+def _whole(model: Any, vocab: int) -> Model:
+    run = read_whole(model, vocab)
+    if run is None:
+        raise Unsupported(f"no text is known of a {type(model).__name__}")
+    return run
 
 
 def _reach(values: torch.Tensor) -> float:

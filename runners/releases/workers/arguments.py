@@ -16,6 +16,7 @@ from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from repro.cases.releases import release_order
+from repro.cases.rows.adapters import NO_ADAPTERS
 from repro.cases.rows.serving import FULL, prefill_buckets
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV, RUNNER_FACTS
 from runners.recording.observer import Unsupported
@@ -33,6 +34,7 @@ from runners.releases.options import (
     dsa,
     dsv4,
     gemma4,
+    lora,
     mimo,
     nan_logits,
     ngram,
@@ -46,6 +48,7 @@ _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
 # Options that a worker is not given by their values: what it is given instead is told here, or where it is built.
 _OF_PREFILLS = {"prefill_max_bs", "prefill_backend"}
 _BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "tp_size", "overlap", "pool"} | _OF_PREFILLS
+_BY_OTHER_MEANS |= NO_ADAPTERS.keys()
 
 # Setups that earlier releases are not driven with: which, the first release that is, and the refusal.
 _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
@@ -63,6 +66,11 @@ _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
         lambda s: is_recurrent(s) and s.plan_stream,
         "0.5.17",
         "the backend of recurrent layers raises where a stream for plans has it update its buffers",
+    ),
+    (
+        lambda s: s.enable_lora and s.algorithm not in FROM_TABLE,
+        lora.DRAFTED_SINCE,
+        "sglang takes adapters with NGRAM alone",
     ),
     (lambda s: s.sanitizes, nan_logits.SANITIZED_SINCE, "sglang sanitizes no logits"),
     (lambda s: s.algorithm in IN_BLOCKS, blocks.SINCE, "another worker drafts blocks"),
@@ -169,6 +177,8 @@ def _prepared(setup: Setup, device: str, known: Container[str]) -> dict[str, Any
         arguments |= recurrent.arguments(setup)
         if release_order(present_release()) >= release_order(recurrent.KEPT_SINCE):
             arguments |= recurrent.keeping(setup, known)
+    if setup.enable_lora:
+        arguments |= lora.arguments(setup)
     if setup.kv_dtype:
         quantised.prepare(device)
     return arguments

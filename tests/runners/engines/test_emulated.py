@@ -14,10 +14,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runners.engines import emulated
+from runners.engines import emulated, launch_memory
 from runners.engines.arena import Arena
 from runners.engines.emulated import Graph, graph, mark_host
 from runners.engines.refused import REFUSAL, CaptureRefused, is_host
+from runners.engines.without_device import hosted
 from tests.builders.capturing import address, captured
 from tests.builders.tensor_programs import MAKES, WRITES, Call, Program, Tensors, bits, contents, programs, run
 
@@ -311,6 +312,22 @@ def test_a_host_tensor_may_be_read() -> None:
     assert result.tolist() == [0, 3]
     with pytest.raises(CaptureRefused):
         captured(lambda: [x[: (lengths + x[0].long())[0].item()]])
+
+
+def test_pinned_memory_is_the_hosts() -> None:
+    with hosted():
+        assert is_host(torch.ones(3, pin_memory=True)) and is_host(torch.ones(3).pin_memory())
+        assert not is_host(torch.ones(3))
+
+
+def test_a_launch_may_have_fewer_programs_than_its_buffer_has_segments() -> None:
+    launch_memory.taken()
+    for name in ("seg_indptr", "qo_indptr"):
+        launch_memory.check("by_segment", {name: torch.zeros(5, dtype=torch.int32)}, 2)
+    assert launch_memory.taken().keys() == {
+        launch_memory.LAUNCHES,
+        "another number of row starts than programs: qo_indptr in by_segment",
+    }
 
 
 def test_a_mark_dies_with_its_tensor() -> None:

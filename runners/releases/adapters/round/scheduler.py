@@ -23,7 +23,7 @@ from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.engines.active import engine
 from runners.releases.adapters.round.blocks import DRAFTED
 from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
-from runners.releases.options import dsv4
+from runners.releases.options import dsv4, lora
 from runners.releases.options.images import Image
 from runners.releases.options.sliding import is_hybrid
 from runners.releases.workers.arguments import construct
@@ -78,11 +78,12 @@ def request(
     sampled: bool = False,
     heeds_eos: bool = False,
     image: Image | None = None,
+    adapter: int = 0,
 ) -> Any:
     """A request for so many tokens, whatever they are. alone: it shares no prefix with another one. logprobs, states:
     it asks for their log-probabilities, or for hidden states. logprob_start_len: and for those of its prompt from this
     token on; -1: for none. sampled: it is not greedy, but as cold. heeds_eos: a token might end it. image: in its
-    prompt."""
+    prompt. adapter: the one that serves it, counted from 1; 0: none."""
     kind: Any = io_struct.TokenizedGenerateReqInput
     temperature = COLD if sampled else 0.0
     sampling = SamplingParams(max_new_tokens=count, temperature=temperature, ignore_eos=not heeds_eos)
@@ -99,6 +100,7 @@ def request(
         "token_ids_logprob": None,
         "stream": True,
         "mm_inputs": image.brought(list(prompt)) if image else None,
+        "lora_id": lora.name_of(adapter),
     }
     if alone:
         fields["extra_key"] = rid
