@@ -122,6 +122,7 @@ class Served:
         self.adapting.start_over()
         owners = {"target": scheduler.tp_worker, "draft": scheduler.draft_worker.draft_worker or scheduler.draft_worker}
         owners |= {f"at {steps} draft steps": state for steps, state in states.items()}
+        owners |= {"adapters": lora.residents(model) if setup.enable_lora else []}
         self.table = scheduler.req_to_token_pool.req_to_token
         self._start_table = self.table.clone()
         self._states = [state for layers in recurrent.of_kinds(model).values() for state in layers]

@@ -87,6 +87,13 @@ def load(runner: Any, setup: Setup) -> None:
             raise HarnessError(f"adapter {adapter} was not loaded: {result.error_message}")
 
 
+def residents(runner: Any) -> list[Any]:
+    """The objects that say which adapter lies in which rows of memory, and which goes next: as those rows are put back
+    behind a case, so are these."""
+    pool = runner.lora_manager.memory_pool
+    return [pool.uid_to_buffer_id, pool.buffer_id_to_uid, pool.eviction_policy]
+
+
 @contextmanager
 def merged(setup: Setup, model: Any, adapter: int) -> Iterator[None]:
     """While entered, the weights of a target's layers are read with what this adapter adds to them (reference/llama.py:

@@ -144,9 +144,9 @@ def test_a_case_with_adapters_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize("name", few(SETUPS, 1))
 def test_a_text_is_that_of_its_adapter(name: str, newest: Pool) -> None:
     case = Case(setup=SETUPS[name], steps=HAPPENING)
-    trace = newest.run(case)
-    verdicts = judge_all(case, trace)
-    assert overall(verdicts) is Status.PASS, verdicts
+    for _ in range(2):  # the second time no adapter is where the first case left it
+        verdicts = judge_all(case, newest.run(case))
+        assert overall(verdicts) is Status.PASS, verdicts
 
 
 @pytest.mark.slow
