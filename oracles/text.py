@@ -11,6 +11,7 @@ import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
+from repro.cases.rows.serving import text_tokens
 from repro.cases.sharing import share_of
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.paths import Recorded
@@ -48,7 +49,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
             ties += int(tied.sum())
             if not tied.all():
                 wrongs.append(_wrong_token(number, row, int(apart[~tied][0]), text, served))
-            wrongs += _wrong_length(number, row, len(text), 1 + request.further, served["ended"][row] == FINISHED)
+            most = text_tokens(case.setup, number, row, request.further)
+            wrongs += _wrong_length(number, row, len(text), most, served["ended"][row] == FINISHED)
     if ties and not wrongs:
         detail = f"{ties} tokens are not the target's where two are as likely, within rounding."
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=TIES, detail=detail)

@@ -35,6 +35,8 @@ SHARED = 4
 ADAPTED = 8
 # One in so many setups of a model that takes images has none.
 WITHOUT_IMAGES = 4
+# One in so many setups has requests with a grammar.
+GRAMMAR = 5
 WAITS = (0, 1, 1, 2, 3, 6)
 
 
@@ -76,11 +78,11 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         drawn = draw(_choosing(drawn))
     drawn = draw(_adapted(drawn))
     if setup.algorithm not in IN_BLOCKS:
-        return draw(_with_nan(drawn))
+        return draw(_with_requests(drawn))
     # A worker that drafts blocks lets hidden states go in every release, where it does not refuse the request.
     drawn = replace(drawn, returns_hidden=False)
     within = setup.dtype != "bfloat16" and draw(st.integers(1, BEYOND_GRAPHS)) > 1 and setup.algorithm != MARKOV
-    return draw(_with_nan(replace(drawn, slots=setup.max_bs, padded=True) if within else drawn))
+    return draw(_with_requests(replace(drawn, slots=setup.max_bs, padded=True) if within else drawn))
 
 
 @st.composite
@@ -140,12 +142,16 @@ def _choosing(draw: st.DrawFn, setup: Setup) -> Setup:
 
 
 @st.composite
-def _with_nan(draw: st.DrawFn, setup: Setup) -> Setup:
-    """The setup, in some draws with requests whose logits are not numbers, where it may have them."""
+def _with_requests(draw: st.DrawFn, setup: Setup) -> Setup:
+    """The setup, in some draws with requests whose logits are not numbers, or with a grammar, where it may have
+    them."""
     which = draw(st.sampled_from(("", "", "", *OPTION["nan_logits"].drawn)))
     sanitizes = draw(st.booleans()) or (which == OF_TARGET and setup.sampled)
     changed = replace(setup, nan_logits=which, sanitizes=bool(which) and sanitizes)
-    return setup if any(OPTION["nan_logits"].problems(changed)) else changed
+    if not any(OPTION["nan_logits"].problems(changed)):
+        setup = changed
+    ruled = replace(setup, grammar=draw(st.integers(1, GRAMMAR)) == 1)
+    return setup if any(OPTION["grammar"].problems(ruled)) else ruled
 
 
 @st.composite

@@ -70,6 +70,7 @@ class Setup:
     max_loras_per_batch: int = 8
     lora_backend: str = "csgmv"
     lora_head: bool = False
+    grammar: bool = False
 
     @property
     def max_bs(self) -> int:

@@ -12,7 +12,7 @@ from repro.cases.case import Case, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers
 from repro.cases.rows.adapters import adapter_of
-from repro.cases.rows.serving import asks_logprobs, asks_states, prompt_start, samples
+from repro.cases.rows.serving import asks_logprobs, asks_states, has_grammar, prompt_start, samples, text_tokens
 from repro.traces.paths import Recorded
 from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
@@ -129,11 +129,20 @@ class Clock:
                 states=asks_states(self.case.setup, row),
                 sampled=samples(self.case.setup, row),
                 heeds_eos=self.case.setup.heeds_eos,
+                grammar=self._grammar(number, row, request.further),
                 image=self.images.get((number, row)),
                 adapter=adapter_of(self.case.setup, number, row, request.data),
             )
             for row, request in requests
         ]
+
+    def _grammar(self, number: int, row: int, further: int) -> int | None:
+        """The number of tokens by which a request's grammar ends its text, 0 if it does not; None without a grammar."""
+        setup = self.case.setup
+        if not has_grammar(setup, number, row):
+            return None
+        most = text_tokens(setup, number, row, further)
+        return most if most <= further else 0
 
 
 @dataclass(slots=True)

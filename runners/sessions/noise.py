@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -74,3 +74,19 @@ def apart(captured: Captured, came: HostArrays, names: Sequence[str], variants: 
         for moment in (snapshots.GRAPH, snapshots.EAGER)
     )
     return third_opinion.apart(of_graph, of_eager, [], FORMATS[captured.kv[0].dtype].unit)
+
+
+@contextmanager
+def scaled_for_now(tensors: Sequence[torch.Tensor], factor: float, *, unevenly: bool = False) -> Iterator[None]:
+    """While entered, these are so many times what they were; unevenly: every other entry is as much smaller."""
+    unmoved = [tensor.clone() for tensor in tensors]
+    for tensor in tensors:
+        by = torch.full_like(tensor, factor)
+        if unevenly:
+            by.view(-1)[1::2] = 2.0 - factor
+        tensor.mul_(by)
+    try:
+        yield
+    finally:
+        for tensor, values in zip(tensors, unmoved, strict=True):
+            tensor.copy_(values)

@@ -16,7 +16,7 @@ from repro.cases.case import Case, Setup, Target
 from repro.cases.families import kv_dtype_of
 from repro.cases.layout import Ints
 from repro.cases.rows.adapters import ADAPTERS, adapter_of
-from repro.cases.rows.serving import NOISE, OF_TARGET, STATE
+from repro.cases.rows.serving import NOISE, OF_TARGET, STATE, has_grammar
 from repro.cases.sharing import ranks_of, share_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
@@ -27,7 +27,7 @@ from runners.releases.adapters.round import blocks
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
-from runners.releases.options import dsv4, lora, nan_logits, recurrent
+from runners.releases.options import dsv4, grammar, lora, nan_logits, recurrent
 from runners.releases.options.images import Images, images_of
 from runners.releases.reference.drafters import drafter
 from runners.releases.reference.drafts import Drafted
@@ -38,7 +38,7 @@ from runners.sessions.arrivals import Aborting, Clock, name_of, prompt, rows
 from runners.sessions.errors import attributed, sglang_errors
 from runners.sessions.freed import Frees
 from runners.sessions.launches import Launches, stages
-from runners.sessions.noise import NUDGE
+from runners.sessions.noise import NUDGE, scaled_for_now
 from runners.sessions.observe.memory import see_memory
 from runners.sessions.planner import Planner
 from runners.sessions.rounds import Rounds, apart, drafts_of, not_numbers, number_of, off, states_off
@@ -205,7 +205,7 @@ class Served:
         torch.manual_seed(sum(request.data for step in case.steps for request in step.requests))
         clock = Clock(case, prompts, self._images, self.wire, watch, self.scheduler.flush_cache)
         start = time.perf_counter()
-        rounds = Rounds(self.scheduler, path, watch, self.share.vocab_size)
+        rounds = Rounds(self.scheduler, path, watch, self.share.vocab_size, masked=self.setup.grammar)
         follows = path is Recorded.ROUND_GRAPH
         padding = padded.seen(self.scheduler, watch) if follows and self.setup.dp_attention else nullcontext()
         ranked = ranks_of(self.setup) > 1 and path in WAYS
@@ -251,7 +251,7 @@ class Served:
         a norm leaves as it is."""
         parameters = (p for model in serving.models(self.scheduler) for p in model.named_parameters())
         moved = {values.data_ptr(): values.data for name, values in parameters if "embed" in name}
-        return scaled(list(moved.values()), factor, unevenly=unevenly) if factor != 1.0 else nullcontext()
+        return scaled_for_now(list(moved.values()), factor, unevenly=unevenly) if factor != 1.0 else nullcontext()
 
     def _record(self, case: Case, prompts: Prompts, watch: Watch, way: Way) -> Texts:
         """Prompt and text of each request that was not aborted, by its number."""
@@ -259,7 +259,7 @@ class Served:
         tokens, ended = serving.outputs(self.wire.sent)
         lacking = {place for place in _places(case) if self._lacks_numbers(prompts, place, tokens)}
         judged = {
-            place: self.teacher.judge(prompts[place[0]][place[1]], text, self._images.get(place), self._adapters[place])
+            place: self._judged(prompts, place, text)
             for place in _places(case)
             if (text := tokens.get(name_of(*place))) and (self.setup.nan_logits != OF_TARGET or place not in lacking)
         }
@@ -309,6 +309,13 @@ class Served:
             number_of(name_of(number, row)): [*prompts[number][row].tolist(), *tokens[name_of(number, row)]]
             for number, row in served
         }
+
+    def _judged(self, prompts: Prompts, place: tuple[int, int], text: Sequence[int]) -> Judged:
+        """A request's text against float64, among the tokens that its grammar allows if it has one."""
+        number, row = place
+        ruled = has_grammar(self.setup, number, row)
+        allowed = grammar.allowed_along(self.share.vocab_size, list(text)) if ruled else None
+        return self.teacher.judge(prompts[number][row], text, self._images.get(place), self._adapters[place], allowed)
 
     def _lacks_numbers(self, prompts: Prompts, place: tuple[int, int], tokens: Mapping[str, Sequence[int]]) -> bool:
         """True of a request behind one of whose tokens logits are not numbers. tokens: texts by names."""
@@ -382,19 +389,3 @@ def _see_judged(watch: Watch, number: int, judged: Sequence[Judged | None]) -> N
         watch.see(number, Recorded.SERVED, f"{NOISE}{STATE}{layer}", np.array(reach))
     for name in ("noise", "prompt_noise", "states_noise"):
         watch.see(number, Recorded.SERVED, name, np.array([getattr(each, name) if each else 0.0 for each in judged]))
-
-
-@contextmanager
-def scaled(tensors: Sequence[torch.Tensor], factor: float, *, unevenly: bool = False) -> Iterator[None]:
-    """While entered, these are so many times what they were; unevenly: every other entry is as much smaller."""
-    unmoved = [tensor.clone() for tensor in tensors]
-    for tensor in tensors:
-        by = torch.full_like(tensor, factor)
-        if unevenly:
-            by.view(-1)[1::2] = 2.0 - factor
-        tensor.mul_(by)
-    try:
-        yield
-    finally:
-        for tensor, values in zip(tensors, unmoved, strict=True):
-            tensor.copy_(values)

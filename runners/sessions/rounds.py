@@ -56,12 +56,14 @@ class Handed:
 @dataclass(slots=True)
 class Rounds:
     """Records decode rounds under a path while entered. Mutable: it counts them, and holds what they verified. tokens:
-    those of the vocabulary whose logits this rank makes, the first ones."""
+    those of the vocabulary whose logits this rank makes, the first ones. masked: grammars make some of them -inf, which
+    counts as 0."""
 
     scheduler: Any
     path: Recorded
     watch: Watch
     tokens: int
+    masked: bool = False
     count: int = 0
     verified: list[Verified] = field(default_factory=list)
     arrays: dict[tuple[int, str], Array] = field(default_factory=dict)  # by round and name, once they have come
@@ -172,6 +174,8 @@ class Rounds:
     def _see_verified(self, rids: tuple[str, ...], result: Any) -> None:
         """Here, as behind draft-extend the memory of the logits is another graph's."""
         count, logits = len(rids), result.logits_output.next_token_logits[:, : self.tokens]
+        if self.masked:
+            logits = logits.masked_fill(logits.isneginf(), 0.0)
         accepted = result.accept_lens
         place = torch.arange(result.next_token_ids.numel() // count, device=accepted.device)
         tokens = result.next_token_ids.view(count, -1).masked_fill(place >= accepted[:, None], -1)

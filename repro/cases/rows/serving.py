@@ -108,6 +108,7 @@ def launched(setup: Setup, graphs: str) -> Setup:
         "heeds_eos": False,
         "images": False,
         "sanitizes": False,
+        "grammar": False,
         "tp_size": 1,
         **NO_ADAPTERS,
     }
@@ -146,6 +147,18 @@ def brings_image(setup: Setup, row: int) -> bool:
 def lacks_numbers(setup: Setup, step: int, row: int) -> bool:
     """True of a request, by its place in the case, whose logits are not numbers: every other one."""
     return bool(setup.nan_logits) and (step + row) % 2 == 1
+
+
+def has_grammar(setup: Setup, step: int, row: int) -> bool:
+    """True of a request, by its place in the case, with a grammar: every other one."""
+    return setup.grammar and (step + row) % 2 == 0
+
+
+def text_tokens(setup: Setup, step: int, row: int, further: int) -> int:
+    """Tokens of a request's text: as many as it asks for, or half where its grammar ends it, as every other one
+    does."""
+    ends = has_grammar(setup, step, row) and (step + row) % 4 == 0
+    return 1 + further // 2 if ends else 1 + further
 
 
 ROWS: tuple[Option, ...] = (
@@ -362,5 +375,20 @@ ROWS: tuple[Option, ...] = (
         drawn=(True,),
         later=True,
         words="logits that are sanitized",
+    ),
+    Option(
+        field="grammar",
+        name="grammar",
+        part=HARNESS,
+        meaning="every other request, from the first on, has a grammar that forbids one token of four, by the token "
+        "before; every other grammar ends its text half way",
+        if_set=(
+            _SERVES,
+            Need(lambda s, r, b: not s.nan_logits, "a mask over logits that are not numbers leaves no right token"),
+            Need(lambda s, r, b: s.tp_size == 1 and not s.dp_attention, "grammars are not driven beside another rank"),
+        ),
+        drawn=(True,),
+        later=True,
+        words="requests with a grammar",
     ),
 )

@@ -137,7 +137,9 @@ def rewrite(function: Any, pattern: str, text: str) -> None:
     ast.increment_lineno(tree, code.co_firstlineno - 1)
     scope = dict(function.__globals__)
     exec(compile(tree, code.co_filename, "exec"), scope)
-    function.__code__ = scope[function.__name__].__code__
+    changed: Any = scope[function.__name__]
+    # It may be a class method.
+    function.__code__ = getattr(changed, "__func__", changed).__code__
 
 
 def arguments(setup: Setup) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""A stand-in for xgrammar: it satisfies sglang's imports and no more, as no case decodes by a grammar.
+"""A stand-in for xgrammar: it satisfies sglang's imports. Cases with a grammar bring a matcher of their own
+(runners/releases/options/grammar.py).
 
 It is copied into a bundle as the package xgrammar itself; on the emulated engine, stand_in() gives it that name.
 """

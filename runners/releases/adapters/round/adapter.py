@@ -17,7 +17,7 @@ from runners.releases import model
 from runners.releases.adapters.round import as_on_gpus, blocks, ranks, table, weights
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.round.scheduler import constructed
-from runners.releases.options import lora
+from runners.releases.options import grammar, lora
 from runners.releases.options.algorithms import verifying
 from runners.releases.workers import present
 from runners.releases.workers.arguments import refuse
@@ -77,6 +77,7 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         scheduler = constructed(args, wire, ranks.placed(setup))
     if setup.enable_lora:
         lora.load(scheduler.tp_worker.model_runner, setup)
+    grammar.prepare(scheduler, setup)
     if setup.algorithm == MARKOV:
         blocks.keep_drafted(scheduler.draft_worker)
     return scheduler

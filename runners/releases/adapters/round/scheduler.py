@@ -79,14 +79,17 @@ def request(
     heeds_eos: bool = False,
     image: Image | None = None,
     adapter: int = 0,
+    grammar: int | None = None,
 ) -> Any:
     """A request for so many tokens, whatever they are. alone: it shares no prefix with another one. logprobs, states:
     it asks for their log-probabilities, or for hidden states. logprob_start_len: and for those of its prompt from this
     token on; -1: for none. sampled: it is not greedy, but as cold. heeds_eos: a token might end it. image: in its
-    prompt. adapter: the one that serves it, counted from 1; 0: none."""
+    prompt. adapter: the one that serves it, counted from 1; 0: none. grammar: the number of tokens by which its grammar
+    ends the text (0: it does not); None: it has none."""
     kind: Any = io_struct.TokenizedGenerateReqInput
     temperature = COLD if sampled else 0.0
     sampling = SamplingParams(max_new_tokens=count, temperature=temperature, ignore_eos=not heeds_eos)
+    sampling.regex = None if grammar is None else str(grammar)
     sampling.normalize(None)
     fields: dict[str, Any] = {
         "rid": rid,
