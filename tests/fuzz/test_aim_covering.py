@@ -75,7 +75,7 @@ def test_valid_combinations_are_drawn(runner: str, backend: str) -> None:
 @pytest.mark.parametrize(("runner", "backend"), PAIRS, ids=["/".join(pair) for pair in PAIRS])
 def test_any_valid_combination_draws_as_many_setups_as_a_thousand_cases_have(runner: str, backend: str) -> None:
     """A combination is in the way of setups, so that four cases on each are enough."""
-    for values in sample(runner, backend, 5):
+    for values in sample(runner, backend, 2):
         draws(Asked(values=values), runner, backend, 78 * 4, cases_per_setup=4)
 
 

@@ -107,11 +107,8 @@ def request(
     }
     if alone:
         fields["extra_key"] = rid
-    required = {
-        name: None
-        for name, parameter in inspect.signature(kind).parameters.items()
-        if parameter.default is inspect.Parameter.empty
-    }
+    parameters = inspect.signature(kind).parameters
+    required = {name: None for name, each in parameters.items() if each.default is inspect.Parameter.empty}
     return kind(**(required | fields))
 
 
