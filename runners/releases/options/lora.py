@@ -19,6 +19,8 @@ from runners.recording.observer import HarnessError
 
 # Before, sglang takes adapters with drafts from a table alone (server_args.py, 0.5.18:9373).
 DRAFTED_SINCE = "0.5.19"
+# Before, it captures no prefill with them (server_args.py, 0.5.16:3792).
+PREFILLED_SINCE = "0.5.17"
 # Before, its backends name the device "cuda".
 ANYWHERE_SINCE = "0.5.20"
 _DATA = 38  # any constant: weights are part of the meaning of a seed file

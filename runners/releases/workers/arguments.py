@@ -103,6 +103,11 @@ _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
         "0.5.17",
         "sglang switches prefill graphs off with data-parallel attention",
     ),
+    (
+        lambda s: bool(s.prefill_max_bs) and s.enable_lora,
+        lora.PREFILLED_SINCE,
+        "sglang switches prefill graphs off with adapters",
+    ),
 )
 
 
