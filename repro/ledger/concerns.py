@@ -12,7 +12,7 @@ from repro.cases.codec import Seed
 from repro.cases.conditions import FACTS, condition, names
 from repro.cases.families import family_of_path
 from repro.cases.launch import opened
-from repro.cases.option import SERVER, Option
+from repro.cases.option import HARNESS, SERVER, Option
 from repro.cases.options import OPTION, OPTIONS
 from repro.cases.release_list import has_runner
 from repro.cases.releases import expected, in_range
@@ -207,6 +207,8 @@ def _worded(text: str) -> str:
         return f"the model is {text}" if fact[1] == "family" else f"drafts are made {text.replace('_', ' ')}"
     words = [OPTION[word].name if word in OPTION else word for word in text.split()]
     alone = OPTION.get(text)
+    if alone and alone.part == HARNESS:
+        return f"there are {alone.words}"
     return f"the model has {alone.name}" if alone and alone.part != SERVER else " ".join(words)
 
 

@@ -41,7 +41,8 @@ def test_flags_that_say_all_have_bugs_that_depend_on_nothing_but_the_model() -> 
         "verify-sinks-twice": ("model_type == gpt_oss",),
         "round-states-share-draft-rows": ("the model is recurrent",),
         "round-nan-reaches-other-drafts": ("nan_logits == target",),
-        "round-retracted-shifts-prompt-logprobs": ("the model has return_logprob",),
+        "round-retracted-shifts-prompt-logprobs": ("there are log-probabilities returned",),
+        "round-grammar-ends-with-the-first-token": ("there are requests with a grammar",),
     }
     assert by_name(flags, "0.5.23") == {"pages-end-at-the-context": (), PAGES: (), **latent}
 
@@ -130,7 +131,7 @@ def test_the_command_lists_and_hands_its_seeds_on(
     assert main(["concerns", "--like", flags, "--release", "0.5.23"]) == ExitCode.PASS
     text = capsys.readouterr().out
     assert f"  patch for 0.5.23: python -m repro repairs {PAGES} --diff" in text
-    assert "known bugs that concern these flags: 2; that may, by what the flags do not say: 5" in text
+    assert "known bugs that concern these flags: 2; that may, by what the flags do not say: 6" in text
     assert main(["concerns", "--like", flags, "--release", "0.5.23", "--run"]) == ExitCode.FAIL
     assert [path.name for path in runs[0].seeds] == [
         "draft-pages-end-at-the-context.json",
@@ -139,6 +140,7 @@ def test_the_command_lists_and_hands_its_seeds_on(
         f"{PAGES}.json",
         "verify-latent-drafts-by-page.json",
         "verify-sinks-twice.json",
+        "round-grammar-ends-with-the-first-token.json",
         "round-retracted-shifts-prompt-logprobs.json",
         "round-states-share-draft-rows.json",
         "round-nan-reaches-other-drafts.json",
