@@ -18,6 +18,7 @@ from repro.cases.releases import expected
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.ledger.known import KNOWN_ISSUES, BadIssues, Issue, explained, load, probed
 from repro.ledger.rows import SEED
+from repro.traces.finding import Cell, Status, Verdict
 from repro.upstream.fixes import SEEDS
 
 SETUP = Setup(runner="draft", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(2,), slots=2)
@@ -121,6 +122,16 @@ def test_what_makes_no_sense_is_refused_by_name(old: str, new: str, reason: str,
     with pytest.raises(BadIssues) as raised:
         issues(tmp_path, good.replace(old, new))
     assert reason in str(raised.value) and str(raised.value).startswith(str(tmp_path)) and "\n" not in str(raised.value)
+
+
+def test_a_race_is_explained_though_its_cell_has_lines() -> None:
+    where = "written before it is read: a.py write and b.py move"
+    issue = next(issue for issue in load(KNOWN_ISSUES) if not issue.mended_by and issue.setups)
+    issue = replace(issue, setups=("topk == 1",), explains=(f"draft/triton order: {where}",))
+    cell = Cell(step=-1, buffer=f"{where}:79", row=-1, column=-1, got="no order", want="a wait")
+    race = Verdict(oracle="order", status=Status.FAIL, where=where, cell=cell)
+    assert issue.explains_unmended(SETUP, race)
+    assert not issue.explains_unmended(SETUP, replace(race, cell=replace(cell, buffer="another buffer")))
 
 
 def test_no_file_and_no_issues(tmp_path: Path) -> None:
