@@ -33,7 +33,8 @@ def allowed_along(tokens: int, text: list[int]) -> torch.Tensor:
 
 
 class Matcher:
-    """Stands in for xgrammar's GrammarMatcher. compiled: the number of tokens that end the text; 0: none does."""
+    """Stands in for xgrammar's GrammarMatcher, but ends without a stop token. compiled: the number of tokens that end
+    the text; 0: none does."""
 
     def __init__(self, compiled: int, **_: object) -> None:
         self._most = compiled

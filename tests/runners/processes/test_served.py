@@ -283,10 +283,8 @@ def drawn(runner: str, backend: str) -> Iterator[Case]:
     return islice((case for case in plain if runner != "draft_extend" or case.setup.topk == 1), ROUNDS)
 
 
-# The others with all that repeats.
-SOME = {("decode", "flashinfer")}
 SERVED = [
-    pytest.param(runner, backend, marks=() if (runner, backend) in SOME else pytest.mark.exhaustive)
+    (runner, backend)
     for runner, backends in {
         **dict.fromkeys(("draft", "decode", "verify"), ("triton", "flashinfer", "fa3")),
         "draft_extend": ("triton", "flashinfer"),
@@ -297,6 +295,7 @@ SERVED = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated
 @pytest.mark.parametrize(("runner", "backend"), SERVED)
 def test_served_setups_give_the_bits_of_fresh_sessions(runner: str, backend: str, target: Target) -> None:
@@ -317,7 +316,7 @@ def test_served_setups_give_the_bits_of_fresh_sessions(runner: str, backend: str
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("runner", "backend"), [parameters.values for parameters in SERVED])
+@pytest.mark.parametrize(("runner", "backend"), SERVED)
 def test_served_setups_give_the_verdicts_of_fresh_sessions(runner: str, backend: str, cuda_target: Target) -> None:
     """A compiler that has seen other shapes may order sums otherwise; verdicts must not depend on it."""
     with Pool(cuda_target) as fresh, Pool(cuda_target, setups_per_session=ROUNDS) as served:

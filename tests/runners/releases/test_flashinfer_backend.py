@@ -86,6 +86,7 @@ def test_a_crowded_batch(changes: dict[str, Any], pool: Pool) -> None:
     assert wrongs.keys() <= stale_rows(trace) | raw_sum(trace) | {"kv_reads", "history"}
 
 
+@pytest.mark.exhaustive
 def test_it_is_the_same_every_time(pool: Pool) -> None:
     """Also where kernels write and read past their buffers."""
     case = crowded(SETUP)

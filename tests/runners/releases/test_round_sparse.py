@@ -81,7 +81,7 @@ PLANTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_rounds_with_few_chosen_keys_pass(newest: Pool) -> None:
     case = Case(setup=SPARSE, steps=STEPS)
