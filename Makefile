@@ -13,7 +13,7 @@ RELEASES = $(shell $(PY) -m runners facts --releases $(1))
 TEST_TARGETS ?= $(call RELEASES,test)
 # What the tests of `make test-more` drive.
 MORE_TARGETS ?= $(call RELEASES,more)
-# What one of their tests needs besides.
+# One of their tests needs this release, too.
 FIX_TARGETS ?= $(call RELEASES,fix)
 # What gets an environment of its own on a GPU host with a package index: 11 GB each.
 CUDA_TARGETS ?= $(call RELEASES,cuda)

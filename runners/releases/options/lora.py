@@ -32,7 +32,7 @@ _JOINED: Mapping[str, tuple[str, ...]] = {
     "mlp.down_proj": ("down_proj",),
 }
 _HEAD = "lm_head"
-# Of each adapter its rank, the factor of its products, and the projections that it leaves as they are.
+# Each adapter has a rank, a factor of its products, and projections that it leaves as they are.
 _RANKS, _FACTORS = (8, 4), (0.25, 0.5)
 _LEFT: tuple[tuple[str, ...], ...] = ((), ("k_proj", "gate_proj", "up_proj", "o_proj", _HEAD))
 

@@ -35,7 +35,7 @@ ISSUES = known.load()
 FROZEN = "0.5.15.post1", NEWEST
 
 
-# Of each release all pairs that it has.
+# Each release with all pairs that it has.
 RUNS = [
     pytest.param(
         release,

@@ -23,7 +23,7 @@ SEEDS = sorted(PROJECT.glob("repro/seeds/*.json"))
 ORACLES = {judge.__module__.removeprefix("oracles.") for judge in ALL}
 
 every_seed = pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
-# Of rounds, which take longest, `make test` runs these alone.
+# Rounds take longest: `make test` runs these alone.
 ROUNDS = {"round-plan-without-a-wait", "round-draft-branches-share-a-window", "round-retracted-loses-a-logprob"}
 
 
