@@ -79,7 +79,7 @@ def _beside(path: Path, flushed: bool) -> Iterator[BinaryIO]:
             file.flush()
             if flushed:
                 os.fsync(file.fileno())
-        beside.replace(path)
+            beside.replace(path)  # while it is locked: another process may sweep
     except BaseException:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -107,7 +107,8 @@ def _sweep(folder: Path) -> None:
         if _TEMPORARY.search(path.name) and path.is_file():
             with contextlib.suppress(OSError), path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # else another's, swept and made again
+                    path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

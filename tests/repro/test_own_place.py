@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import BinaryIO
 
 import pytest
 
@@ -108,6 +110,38 @@ def test_temporary_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
         assert not left.exists()
         _sweep.__wrapped__(tmp_path)  # as another process: what is being written stays
     assert {path.name for path in tmp_path.iterdir()} == {"now", other.name}
+
+
+def test_a_file_is_renamed_before_another_process_can_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def sweep_and_replace(path: Path, target: Path) -> Path:
+        _sweep.__wrapped__(tmp_path)  # as another process at this moment
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", sweep_and_replace)
+    with written(tmp_path / "now") as file:
+        file.write(b"whole")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"now": b"whole"}
+
+
+def test_a_file_that_took_the_place_of_a_removed_one_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / ".now.1-2.tmp"
+    left.write_bytes(b"left by a killed writer")
+    lock = fcntl.flock
+
+    def made_again_and_lock(file: BinaryIO, how: int) -> None:
+        left.unlink()
+        left.write_bytes(b"of another writer")
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", made_again_and_lock)
+    _sweep.__wrapped__(tmp_path)
+    assert left.read_bytes() == b"of another writer"
 
 
 def test_a_shrink_beside_another_one_says_where_it_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
