@@ -17,7 +17,7 @@ from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from tests.builders.only_verdict import only
 from tests.builders.tiers import few
-from tests.runners.releases.test_round import CHAIN, FIRST, HAPPENING, SECOND, SMALL, TREE, served
+from tests.runners.releases.test_round import CHAIN, FIRST, HAPPENING, SECOND, SMALL, STEPS, TREE, served
 
 SETUPS = {
     "a chain": replace(CHAIN, nan_logits=OF_TARGET),
@@ -77,6 +77,17 @@ def test_other_texts_are_the_targets(name: str, newest: Pool) -> None:
     assert without.any() is np.bool_(SETUPS[name].nan_logits == OF_TARGET)
     counts = np.concatenate([seen.array for seen in trace.seen if seen.name == "not_numbers"])
     assert (counts > 0).any() == (SETUPS[name].nan_logits == OF_TARGET and not SETUPS[name].sanitizes)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(NEWEST)
+def test_no_rank_prefers_a_token_to_those_that_are_not_numbers(newest: Pool) -> None:
+    setup = replace(SETUPS["a chain"], sanitizes=True, tp_size=2, vocab_size=256, num_heads=2, num_kv_heads=2)
+    case = Case(setup=setup, steps=STEPS)
+    trace = newest.run(case)
+    verdicts = judge_all(case, trace)
+    assert overall(verdicts) is Status.PASS, verdicts
+    assert any(seen.array.any() for seen in trace.seen if seen.name == "without_numbers")
 
 
 @pytest.mark.parametrize(("token", "where"), [(SECOND, ""), (CHAIN.vocab_size, text.BEYOND)])

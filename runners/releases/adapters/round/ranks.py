@@ -3,7 +3,8 @@ of weights count as zero, so that their part of each sum is.
 
 Under data-parallel attention (enable_dp_attention) this rank is of the last group: the schedule says how many tokens
 the other group has, whose rows are numbers on which no text may depend. In a group (tp_size) it is the first of two:
-the second one has the same tokens, and the logits of its half of the vocabulary are too low for any token of it."""
+the second one has the same tokens, and the logits of its half of the vocabulary are too low for any token of it, or no
+numbers where this one's are none."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ class Modelled(distributed.ProcessGroup):
             elif rank in self.sharers and rank in parts:
                 place.copy_(parts[rank].view(place.shape))
             elif rank in self.sharers and share.is_floating_point():
-                place.fill_(_UNLIKELY)
+                place.copy_(torch.where(share.isnan(), share, _UNLIKELY).view(place.shape))  # NaN is all ranks'
             elif rank in self.sharers:
                 place.copy_(share.view(place.shape))
             else:
