@@ -32,6 +32,27 @@ def heard(listener: Callable[[Any, int, tuple[int, int]], None]) -> Iterator[Non
 
 
 @contextmanager
+def rounded(dtype: torch.dtype) -> Iterator[None]:
+    """While entered, attention takes new keys and values as a cache of this type holds them, as later calls read them.
+    Kernels take those of the call itself unrounded."""
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    forward = RadixAttention.forward
+
+    def rounding(
+        layer: Any, q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, *args: Any, **kw: Any
+    ) -> Any:
+        k, v = (None if each is None else each.to(dtype).to(each.dtype) for each in (k, v))
+        return forward(layer, q, k, v, *args, **kw)
+
+    RadixAttention.forward = rounding
+    try:
+        yield
+    finally:
+        RadixAttention.forward = forward
+
+
+@contextmanager
 def of_the_runner(is_of_runner: bool) -> Iterator[None]:
     """While entered, calls are those of the runner that is driven, or of others, which are not reported."""
     global _own

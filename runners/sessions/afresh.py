@@ -3,8 +3,8 @@ leaves are those that rounds should have left."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,12 +77,18 @@ class Afresh:
         for name, table in self._tables().items():
             watch.see(-1, Recorded.AFRESH, name, table.numpy())
 
-    def see_noise(self, texts: Texts, watch: Watch) -> None:
-        """Serve them once more, now that embeddings are moved, and record how far that moves their KV rows at most."""
+    def see_noise(self, texts: Texts, ways: Iterable[AbstractContextManager[None]], watch: Watch) -> None:
+        """Serve them once more while each of these is entered, and record how far that moves their KV rows at most."""
         unmoved = self._tables()
-        self._serve(texts)
-        for name, table in self._tables().items():
-            watch.see(-1, Recorded.AFRESH, f"{NOISE}{name}", (table - unmoved[name]).abs().amax(dim=1).numpy())
+        moved = []
+        for way in ways:
+            with way:
+                self._serve(texts)
+            self.scheduler.flush_cache()
+            moved.append(self._tables())
+        for name, table in unmoved.items():
+            noise = torch.stack([(each[name] - table).abs().amax(dim=1) for each in moved]).amax(dim=0)
+            watch.see(-1, Recorded.AFRESH, f"{NOISE}{name}", noise.numpy())
 
     def _tables(self) -> dict[str, torch.Tensor]:
         """The rows of all requests, in the order of their numbers, [n, context]."""
@@ -91,6 +97,7 @@ class Afresh:
 
     def _serve(self, texts: Texts) -> None:
         self.rows = {}
+        self.wire.sent.clear()
         # Sliding layers may have no KV slots for all of a prompt at once.
         hybrid = is_hybrid(self.scheduler.tp_worker.model_runner.token_to_kv_pool)
         chunk = self.scheduler.chunked_prefill_size or 0 if hybrid else 0

@@ -22,7 +22,7 @@ from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import HarnessError, RunCase, Watch
-from runners.releases import catalogue
+from runners.releases import attention_calls, catalogue
 from runners.releases.adapters.round import blocks
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import Wire
@@ -173,9 +173,9 @@ class Served:
             self.scheduler.flush_cache()
             if kv_dtype_of(self.setup):
                 self._clear()
-                with self._embeddings_moved(EIGHT_BITS, unevenly=True):
-                    afresh.see_noise(texts, watch)
-                self.scheduler.flush_cache()
+                rounded = attention_calls.rounded(self.scheduler.tp_worker.model_runner.kv_cache_dtype)
+                ways = (self._embeddings_moved(EIGHT_BITS, unevenly=True), rounded)
+                afresh.see_noise(texts, ways, watch)
 
     def _go_without_graphs(self, case: Case, prompts: Prompts, watch: Watch, by_graph: Way) -> None:
         """Serve the same again, and where a whole number differs as often as it takes to see whether rounding does it:

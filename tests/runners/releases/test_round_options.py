@@ -10,14 +10,17 @@ import pytest
 
 from oracles import kv_rows, leaks, logits
 from oracles.catalogue import judge_all, overall
+from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.cases.release_list import NEWEST
-from repro.cases.rows.serving import FULL, samples
+from repro.cases.rows.serving import FULL, NOISE, samples
 from repro.traces.finding import Status
+from repro.traces.paths import Recorded
 from repro.traces.trace import Trace
 from runners.processes.pool import Pool
 from tests.builders.accepted import most_accepted
 from tests.builders.only_verdict import only
+from tests.builders.project import DATA
 from tests.builders.tiers import few
 from tests.runners.releases.test_round import CHAIN, SMALL, TREE, apart, recorded, served
 
@@ -190,3 +193,14 @@ def test_a_full_pool_retracts_of_itself(newest: Pool, setup: Setup, pool: int) -
     assert retractions[True]
     # A round of a tree takes more than sglang counts on.
     assert setup.topk > 1 or not retractions[False]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated(NEWEST)
+def test_rows_of_a_verify_that_reads_a_rounded_prompt_are_judged_by_that_rounding(newest: Pool) -> None:
+    # A prefill takes its own keys unrounded, a verify those of the prompt from the cache.
+    case = codec.read(DATA / "round-eight-bits.json").case
+    trace = newest.run(case)
+    verdicts = judge_all(case, trace)
+    assert not any(verdict.status is Status.FAIL for verdict in verdicts), verdicts
+    assert any(seen.path == Recorded.AFRESH and seen.name.startswith(NOISE) for seen in trace.seen)
