@@ -13,7 +13,7 @@ from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max
 from repro.cases.families import DSA, family_facts
 from repro.cases.options import OPTION
 from repro.cases.rows.serving import BREAKABLE, FULL, OF_TARGET, pool_least, pool_of, prefill_buckets
-from repro.cases.runner_facts import IN_BLOCKS, MARKOV
+from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV
 from repro.cases.sharing import SHARERS, VOCABULARY_STEP, groups_of
 
 # A case costs by its tokens: so many requests, and of each so many tokens besides the first.
@@ -47,6 +47,7 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
     facts = family_facts(setup)
     # Beside another rank blocks are drafted without a graph, where embeddings in another type than bfloat16 die.
     ranks = facts.gathers and (setup.algorithm not in IN_BLOCKS - {MARKOV} or setup.dtype == "bfloat16")
+    ranks = ranks and setup.algorithm not in FROM_TABLE  # as sglang refuses it
     captured = not facts.eager_prefills
     logprobs = draw(st.booleans())
     between = least + page * draw(st.integers(0, pool_of(setup) // page))

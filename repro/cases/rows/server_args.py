@@ -15,7 +15,7 @@ from repro.cases.rows.bounds import (
     PAGE_SIZES,
     SLOTS_MAX,
 )
-from repro.cases.runner_facts import ALL_ALGORITHMS, IN_BLOCKS, LATENT, OF_OTHER_WORKERS
+from repro.cases.runner_facts import ALL_ALGORITHMS, FROM_TABLE, IN_BLOCKS, LATENT, OF_OTHER_WORKERS
 from repro.cases.sharing import SHARERS, is_shared_evenly, sharers_of
 
 ROWS: tuple[Option, ...] = (
@@ -182,6 +182,11 @@ ROWS: tuple[Option, ...] = (
             Need(
                 lambda s, r, b: not r.serves or family_facts(s).gathers,
                 "in rounds these models' layers are unsupported with data-parallel attention",
+            ),
+            # _handle_ngram (speculative_hook.py, 0.5.23:1367) refuses it, as all releases before do.
+            Need(
+                lambda s, r, b: s.algorithm not in FROM_TABLE,
+                "the {s.algorithm} algorithm is unsupported with data-parallel attention",
             ),
         ),
         drawn=(True,),

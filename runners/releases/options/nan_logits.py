@@ -10,6 +10,7 @@ import torch
 from repro.cases.case import Setup
 from repro.cases.layout import Ints
 from repro.cases.rows.serving import OF_DRAFT, OF_TARGET, lacks_numbers
+from repro.cases.runner_facts import FROM_TABLE
 
 # Before, no release has a sanitizer.
 SANITIZED_SINCE = "0.5.14"
@@ -28,11 +29,13 @@ def is_among(tokens: Collection[int], setup: Setup) -> bool:
 
 
 def put_into(prompt: Ints, setup: Setup, step: int, row: int, data: int) -> None:
-    """Have a prompt hold the token if its request is to lack numbers, behind its first token, which no draft is given;
-    and else not."""
+    """Have a prompt hold the token if its request is to lack numbers, and else not: behind its first token, which no
+    draft is given, or as the first one where a table drafts what followed a token before, as it would draft this one for
+    other requests: attention multiplies a masked draft's values by zero, and NaN stays NaN."""
     prompt[prompt == token_of(setup)] = 0
     if lacks_numbers(setup, step, row):
-        prompt[1 + data % (len(prompt) - 1) if len(prompt) > 1 else 0] = token_of(setup)
+        behind = len(prompt) - 1 if setup.algorithm not in FROM_TABLE else 0
+        prompt[1 + data % behind if behind else 0] = token_of(setup)
 
 
 def fill_target(target: torch.nn.Module, setup: Setup) -> None:

@@ -15,6 +15,7 @@ from repro.cases.release_list import NEWEST
 from repro.cases.rows.serving import OF_DRAFT, OF_TARGET, lacks_numbers
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
+from runners.releases.options import nan_logits
 from tests.builders.only_verdict import only
 from tests.builders.tiers import few
 from tests.runners.releases.test_round import CHAIN, FIRST, HAPPENING, SECOND, SMALL, STEPS, TREE, served
@@ -45,6 +46,16 @@ def test_every_other_request_lacks_numbers() -> None:
         [True, False, True],
     ]
     assert not lacks_numbers(CHAIN, 0, 1)
+
+
+def test_a_table_is_told_of_nothing_before_the_token() -> None:
+    lacking = [place for place in range(8) if place % 2]
+    for name, places in (("a chain", set(range(1, 6))), ("a table", {0})):
+        setup = SETUPS[name]
+        prompts = [np.arange(1, 7) for _ in range(16)]
+        for data, prompt in enumerate(prompts):
+            nan_logits.put_into(prompt, setup, 0, lacking[data % 4], data)
+        assert {prompt.tolist().index(nan_logits.token_of(setup)) for prompt in prompts} == places
 
 
 @pytest.mark.parametrize(

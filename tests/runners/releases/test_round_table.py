@@ -12,6 +12,7 @@ import torch
 from oracles.catalogue import judge_all, overall
 from oracles.tree_mask import LINKS, judge
 from repro.cases.case import Case, Request, Setup, Step, problems
+from repro.cases.families import GDN
 from repro.cases.launch import flags
 from repro.cases.release_list import NEWEST
 from repro.cases.rows.serving import launched
@@ -79,6 +80,10 @@ def test_a_table_has_no_steps_and_any_tree() -> None:
         ({"page_size": 4}, "NGRAM has branches with pages over flashinfer alone"),
         ({"rejection": True}, "NGRAM does not sample drafts"),
         ({"adaptive": 2}, "NGRAM keeps its number of draft steps"),
+        (
+            {"family": GDN, "dtype": "float16", "dp_attention": True},
+            "the NGRAM algorithm is unsupported with data-parallel attention",
+        ),
     )
     for changes, words in refused:
         assert any(words in problem for problem in problems(replace(CASE, setup=replace(SETUP, **changes)))), words
