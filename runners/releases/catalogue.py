@@ -75,6 +75,8 @@ def prepare(release: str, device: str) -> None:
     # These two first: imported the other way round, the speculative modules of releases before 0.5.13 meet themselves.
     importlib.import_module("sglang.srt.server_args")
     importlib.import_module("sglang.srt.managers.tp_worker")
+    if device != "cpu":  # by now sglang has asked whether it can call them
+        native_imports.stand_in_if_absent(*native_imports.NOT_BUNDLED)
     importlib.import_module("sglang.srt.models.registry")
     own_models.require()
     if device == "cpu":

@@ -16,6 +16,11 @@ from typing import Any
 
 import torch
 
+# Native code that is imported where a GPU captures, and never called over Triton.
+FLASH_MLA = ("sgl_kernel.flash_mla", "flash_mla", "flash_mla.flash_mla_interface")
+# The same of a GPU host that has a bundle's packages alone. 0.5.20 and 0.5.21 import them with DeepSeek's models.
+NOT_BUNDLED = (*FLASH_MLA, "sgl_kernel.flashmla_ops", "deep_gemm")
+
 
 def _refusing(module: str, name: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:

@@ -52,10 +52,6 @@ _CAPTURE_IN = (
     ("sglang.srt.speculative.multi_layer_eagle_worker_v2", "MultiLayerEagleDraftWorker"),
     ("sglang.srt.speculative.frozen_kv_mtp_worker_v2", "FrozenKVMTPDraftWorker"),
 )
-# Native code that is imported where a GPU captures, and never called over Triton.
-_IMPORTED = ("sgl_kernel.flash_mla", "flash_mla", "flash_mla.flash_mla_interface")
-# The same of a GPU host that has a bundle's packages alone.
-_NOT_BUNDLED = (*_IMPORTED, "sgl_kernel.flashmla_ops", "deep_gemm")
 # The module from which a worker that drafts from a table has what makes a tree's links of its mask.
 _TREES = "sgl_kernel.speculative"
 # A kernel in NVIDIA's CuTe DSL, of sparse attention, that 0.5.15 imports where it captures draft-extend on a GPU
@@ -98,7 +94,6 @@ class Device(str):
 def prepare() -> None:
     """Once a process, before a scheduler is constructed. On a GPU only what is not there is stood in for."""
     if engine.device != "cpu":
-        native_imports.stand_in_if_absent(*_NOT_BUNDLED)
         if not _is_there("cutlass"):
             native_imports.stand_in(_IN_CUTE_DSL)
         return
@@ -121,7 +116,7 @@ def _stand_in() -> None:
     stand_in_for_trees()
     if importlib.util.find_spec("sgl_kernel") is None:
         native_imports.stand_in("sgl_kernel")
-    native_imports.stand_in(*_IMPORTED)
+    native_imports.stand_in(*native_imports.FLASH_MLA)
     if _is_there(_HELD_WEAKLY):
         native_imports.stand_in(_HELD_WEAKLY)
         vars(importlib.import_module(_HELD_WEAKLY))["weak_ref_tensors"] = lambda tensors: tensors
