@@ -385,7 +385,6 @@ ROWS: tuple[Option, ...] = (
         if_set=(
             _SERVES,
             Need(lambda s, r, b: not s.nan_logits, "a mask over logits that are not numbers leaves no right token"),
-            Need(lambda s, r, b: s.tp_size == 1 and not s.dp_attention, "grammars are not driven beside another rank"),
         ),
         drawn=(True,),
         later=True,

@@ -13,6 +13,7 @@ import torch
 from oracles import order, progress, text
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Step, Target, problems
+from repro.cases.families import GLM
 from repro.cases.release_list import NEWEST
 from repro.cases.rows.serving import OF_TARGET, has_grammar, text_tokens
 from repro.cases.runner_facts import MARKOV
@@ -34,6 +35,19 @@ SETUPS = {
     "a table": replace(TREE, algorithm="NGRAM", num_steps=1),
     "blocks": replace(CHAIN, algorithm="DFLASH", num_steps=1),
     "blocks with a head": replace(CHAIN, algorithm=MARKOV, num_steps=1, overlap=True),
+    "a vocabulary that ranks share": replace(
+        TREE, tp_size=2, vocab_size=256, num_heads=2, num_kv_heads=2, overlap=True
+    ),
+    "a group of ranks": replace(
+        CHAIN,
+        dp_attention=True,
+        family=GLM,
+        hidden_size=512,
+        head_dim=64,
+        dtype="float16",
+        capture_bs=(1, 2),
+        slots=3,
+    ),
     "requests that sample": replace(CHAIN, sampled=True, overlap=True),
     "recurrent states": replace(
         CHAIN, family="qwen3_next", algorithm="NEXTN", dtype="float16", hidden_size=64, head_dim=32, overlap=True
@@ -74,7 +88,6 @@ def test_every_other_request_has_a_grammar_and_half_of_them_end() -> None:
     ("changes", "refusal"),
     [
         ({"nan_logits": OF_TARGET}, "leaves no right token"),
-        ({"tp_size": 2}, "grammars are not driven beside another rank"),
         ({"runner": "verify"}, "has no scheduler"),
     ],
 )
