@@ -30,7 +30,7 @@ def is_among(tokens: Collection[int], setup: Setup) -> bool:
 
 def put_into(prompt: Ints, setup: Setup, step: int, row: int, data: int) -> None:
     """Have a prompt hold the token if its request is to lack numbers, and else not: behind its first token, which no
-    draft is given, or as the first one where a table drafts what followed a token before, as it would draft this one for
+    draft is given, or as the first one where a table drafts what followed a token before. It would draft this one for
     other requests: attention multiplies a masked draft's values by zero, and NaN stays NaN."""
     prompt[prompt == token_of(setup)] = 0
     if lacks_numbers(setup, step, row):
