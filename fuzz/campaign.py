@@ -265,8 +265,12 @@ class _Loop:
             explained = self.hooks.explain(case, failures)
         self.stats.known.update(map(str, explained.issues[:1]))
         # The reference is asked in more steps there than of a drawn case.
-        others = (verdict.name for verdict in explained.only_mended if verdict.oracle != REFERENCE)
-        self.stats.only_mended.update(others)
+        for verdict in explained.only_mended:
+            if verdict.oracle == REFERENCE:
+                continue
+            if verdict.name not in self.stats.only_mended:
+                self.stats.only_mended_seeds[verdict.name] = self.hooks.keep_mended(case, verdict)
+            self.stats.only_mended[verdict.name] += 1
         if explained.doubt:
             self.stats.doubt(f"known issues: {explained.doubt}")
         return explained.left

@@ -69,6 +69,7 @@ class CampaignStats:
         self.known: Counter[str] = Counter()  # cases that showed a known issue, by issue
         self._stale: Counter[str] = Counter()  # cases in which each value was
         self.only_mended: Counter[str] = Counter()  # failures that showed only where known issues are mended
+        self.only_mended_seeds: dict[str, str] = {}  # where the first case of each is stored
         self._stages: defaultdict[str, float] = defaultdict(float)
         self._facts: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -181,6 +182,7 @@ class CampaignStats:
             known=dict(self.known.most_common()),
             stale=dict(self._stale.most_common()),
             only_mended=dict(self.only_mended.most_common()),
+            only_mended_seeds=dict(self.only_mended_seeds),
             stages=dict(self._stages),
             facts={name: ", ".join(texts) for name, texts in self._facts.items()},
             aim=self.plan.aim,

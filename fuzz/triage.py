@@ -67,6 +67,8 @@ class Hooks:
     keep_trace: Callable[[str, Case, Trace], None] = lambda seed, case, trace: None  # of the finding stored at a path
     # Which of these failures known issues explain.
     explain: Callable[[Case, Sequence[Verdict]], Explained] = lambda case, failures: Explained(left=tuple(failures))
+    # Store a case that fails so only with known issues mended; the path.
+    keep_mended: Callable[[Case, Verdict], str] = lambda case, failure: ""
 
 
 def unexplained(judge: Judge, explain: Callable[[Case, Sequence[Verdict]], Explained]) -> Judge:

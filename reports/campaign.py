@@ -13,6 +13,10 @@ def _errors(done: Campaign) -> str:
     return f", {counted(sum(done.errors.values()), 'error')}" if done.errors else ""
 
 
+def _first_case(seed: str) -> str:
+    return f"; the first case (repro run --known-issues): {seed}" if seed else ""
+
+
 def brief(done: Campaign) -> list[str]:
     """Its cases and findings; errors, if there are any."""
     return [line for number, line in enumerate(summary(done)) if not number or line.startswith("  ERROR: ")]
@@ -52,7 +56,8 @@ def summary(done: Campaign) -> list[str]:
         ("unknown", done.unknown),
     ):
         shown = list(reasons.items())[:REASONS_SHOWN]
-        lines += [f"  {name}: {count} x {reason}" for reason, count in shown]
+        seeds = done.only_mended_seeds if name == only_mended else {}
+        lines += [f"  {name}: {count} x {reason}{_first_case(seeds.get(reason, ''))}" for reason, count in shown]
         if len(reasons) > len(shown):
             lines.append(f"  {name}: {len(reasons) - len(shown)} more reasons, in the JSON")
     return lines

@@ -50,6 +50,7 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         known=_most_first(_added(part.known for part in parts)),
         stale=_most_first(_added(part.stale for part in parts)),
         only_mended=_most_first(_added(part.only_mended for part in parts)),
+        only_mended_seeds={name: seed for part in reversed(parts) for name, seed in part.only_mended_seeds.items()},
         stages={name: sum(part.stages.get(name, 0.0) for part in parts) for part in parts for name in part.stages},
         facts=_facts(parts),
     )

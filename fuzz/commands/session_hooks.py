@@ -34,6 +34,9 @@ from runners.processes.experiments import Pools, experiments
 from runners.processes.pool import Pool
 from runners.processes.sanitizer import is_there, observed_pool
 
+# The folder, in that of findings, of cases that fail so only with known issues mended.
+ONLY_MENDED = "only-mended"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -126,13 +129,18 @@ class _Binding:
             hooks = dataclasses.replace(hooks, keep_trace=partial(keep_trace, self.place.target))
         if self.place.issues:
             located = partial(locate_first, pool, judge=unexplained(judge_all, self._explain))
-            hooks = dataclasses.replace(hooks, explain=self._explain, locate=located)
+            hooks = dataclasses.replace(hooks, explain=self._explain, keep_mended=self._keep_mended, locate=located)
         return hooks
 
     def _store(self, finding: Finding) -> str:
         self.remember(finding)
         self.ledger.finding(finding)
         return str(keep(self.place.out, finding))
+
+    def _keep_mended(self, case: Case, failure: Verdict) -> str:
+        verdict = dataclasses.replace(failure, detail=f"With known issues mended: {failure.detail}")
+        finding = Finding(case=case, target=self.place.target, verdict=verdict, failed=0, tried=0)
+        return str(keep(self.place.out / ONLY_MENDED, finding))
 
     def _note(self, case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
         if any(map(oversteps, verdicts)):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 
+from reports.campaign import summary
 from repro.cases.case import Case
 from repro.ledger.explain import Explained
 from repro.ledger.known import Issue
@@ -102,10 +103,21 @@ def test_what_known_issues_explain_is_counted_and_no_finding() -> None:
     """A case counts once, however many issues it shows, and not where they leave all that failed."""
     world = World(fails=lambda case: [FAIL, OTHER] if padded_after_larger(case) else [])
     two = Explained(issues=(KNOWN, replace(KNOWN, title="another")), only_mended=(OTHER,))
-    done = world.go(hooks=replace(world.hooks(), explain=lambda case, failures: two))
+    stored: list[Case] = []
+
+    def store(case: Case, failure: Verdict) -> str:
+        stored.append(case)
+        return f"{failure.oracle}.json"
+
+    done = world.go(hooks=replace(world.hooks(), explain=lambda case, failures: two, keep_mended=store))
     shown = done.verdicts["oracle"]["fail"]
     assert done.findings == () and "fresh" not in world.log
     assert (done.known, done.only_mended) == ({str(KNOWN): shown}, {"other: there": shown})
+    assert done.only_mended_seeds == {"other: there": "other.json"}
+    assert len(stored) == 1 and padded_after_larger(stored[0])
+    assert any(
+        line.endswith("other: there; the first case (repro run --known-issues): other.json") for line in summary(done)
+    )
     assert Campaign.from_json(done.to_json()) == done
     left = world.go(hooks=replace(world.hooks(), explain=lambda case, failures: Explained(left=tuple(failures))))
     assert left.known == {} and len(left.findings) == 1
