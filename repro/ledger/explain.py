@@ -31,8 +31,8 @@ class Mended:
 class Explained:
     """issues: those that failures are put down to. left: the other failures, in the form in which the target shows
     them; empty if all is explained. only_mended: failures that the case has only where it was run again: a patch
-    makes them, or the known issue hides them. mended: where that was, None if nowhere. doubt: why nothing could be
-    said; then left is all that failed."""
+    makes them, or the known issue hides them; without those that an issue that nothing mends names in full. mended:
+    where that was, None if nowhere. doubt: why nothing could be said; then left is all that failed."""
 
     issues: tuple[Issue, ...] = ()
     left: tuple[Verdict, ...] = ()
@@ -128,15 +128,11 @@ class Explainer:
         if cut_off and (alone := self._mending(case, target, cut_off, _speaking_of(cut_off, case.setup, applied))):
             by_experiment.append(alone)
             gone += cut_off
-        named = {
-            v: next((issue for issue in others if issue.explains_unmended(case.setup, v)), None)
-            for v in failures
-            if v not in gone
-        }
+        named = {v: _unmended(v, case.setup, others) for v in failures if v not in gone}
         return Explained(
             issues=tuple(dict.fromkeys([*by_experiment, *filter(None, named.values())])),
             left=tuple(v for v, issue in named.items() if issue is None),
-            only_mended=tuple(v for v in there if v.fingerprint not in seen),
+            only_mended=tuple(v for v in there if v.fingerprint not in seen and not _unmended(v, case.setup, others)),
             mended=mended,
         )
 
@@ -211,6 +207,11 @@ class Explainer:
         still = {verdict.fingerprint for run in runs for verdict in run if verdict.status is Status.FAIL}
         gone_there = not still & {verdict.fingerprint for verdict in gone}
         return bool(runs) and gone_there and all(_is_judged(verdict, runs) for verdict in gone)
+
+
+def _unmended(failure: Verdict, setup: Setup, issues: Sequence[Issue]) -> Issue | None:
+    """The first of these issues that names the failure in full."""
+    return next((issue for issue in issues if issue.explains_unmended(setup, failure)), None)
 
 
 def _is_judged(failure: Verdict, runs: Sequence[Sequence[Verdict]]) -> bool:

@@ -185,10 +185,10 @@ class Campaign:
     shrink. facts: what the traces said about release, adapter, engine, torch, machine. known: how many cases showed
     a known issue, by issue, where known issues were asked about; such failures are no findings. only_mended:
     failures that cases showed only with known issues mended, and how often: the fault of a patch, or hidden by the
-    issue that it mends; no findings. only_mended_seeds: where the first case of each is stored. stale: in how many cases each value was stale and had no known reader. aim:
-    what all setups had, as options of python -m fuzz run; empty: whatever was drawn. workers: processes that ran
-    cases at the same time; seconds is then the longest, stages are added
-    up.
+    issue that it mends; no findings. only_mended_seeds: where the first case of each is stored. stale: in how many
+    cases each value was stale and had no known reader. aim: what all setups had, as options of python -m fuzz run;
+    empty: whatever was drawn. workers: processes that ran cases at the same time; seconds is then the longest, stages
+    are added up.
     """
 
     target: Target

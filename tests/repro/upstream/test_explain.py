@@ -113,6 +113,14 @@ def test_what_fails_with_patches_alone_is_no_failure_of_the_target() -> None:
     assert to_json(explained)["only_mended"] == [{"oracle": "slot0_padding", "where": "padded rows of b", "detail": ""}]
 
 
+def test_what_a_mended_issue_hid_may_be_one_that_nothing_mends() -> None:
+    named = World(issues=(ISSUE, UNMENDED), left=(OTHER,)).explainer().explain(CASE, TARGET, [STALE])
+    assert named.holds and named.issues == (ISSUE,) and named.only_mended == ()
+    elsewhere = replace(UNMENDED, setups=("topk > 99",))
+    hidden = World(issues=(ISSUE, elsewhere), left=(OTHER,)).explainer().explain(CASE, TARGET, [STALE])
+    assert hidden.only_mended == (OTHER,)
+
+
 def test_a_patch_that_ends_the_run_early_explains_nothing_that_was_not_judged() -> None:
     early = Verdict(oracle="ended", status=Status.FAIL, where="raised ValueError in building the workers")
 
