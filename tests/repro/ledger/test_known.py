@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -172,3 +173,26 @@ def test_the_projects_own_file_agrees_with_its_seeds() -> None:
             for release in (each for each in ADAPTED if has_runner(each, its.runner, its.backend)):
                 holds = any(other.holds_on(release, engine) for other in known for engine in ("cuda", "emulated"))
                 assert bool(expected(seed.about, release)) == holds, (probe, release)
+
+
+def test_an_issue_that_nothing_mends_explains_what_its_seed_showed() -> None:
+    """Without the first wrong buffer, where the failure's place does not name it, an issue explains nothing."""
+    shown = 0
+    for issue in (issue for issue in load(KNOWN_ISSUES) if not issue.mended_by):
+        for seed in (codec.read(SEEDS / probe.removeprefix(SEED)) for probe in issue.probes):
+            about, its = seed.about, seed.case.setup
+            release, _, engine = str(about["found"]).partition("/")
+            buffer = re.match(r"step \d+ ([\w ]+)\[", str(about.get("cell", "")))
+            if not buffer or not issue.holds_on(release, engine):
+                continue
+            cell = Cell(step=0, buffer=buffer[1], row=0, column=0, got="", want="")
+            runners = (its.runner, *RUNNER_FACTS[its.runner].launches)
+            failures = [
+                Verdict(
+                    oracle=str(about["oracle"]), status=Status.FAIL, where=str(about["where"]), cell=cell, runner=runner
+                )
+                for runner in runners
+            ]
+            assert any(issue.explains_unmended(its, failure) for failure in failures), issue.title
+            shown += 1
+    assert shown >= 8
