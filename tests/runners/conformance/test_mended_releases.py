@@ -21,7 +21,7 @@ from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Termination
 from runners.processes.pool import Pool
 from runners.targets.mended import mended
-from tests.builders.cases import FULL, PADDED, case_of, setup_of
+from tests.builders.cases import FULL, PADDED, case_of, setup_of, step
 
 # What is compiled takes each session ten seconds, and its one mend is of releases before 0.5.13.
 PAIRS = [
@@ -33,6 +33,8 @@ PAIRS = [
 ISSUES = known.load()
 # Releases whose rounds have drafts that read the target's KV cache: before and after 0.5.18, which changed their batch.
 FROZEN = "0.5.15.post1", NEWEST
+# Releases before and after 0.5.16, which draws drafts by another function, and the newest.
+RANDOM = "0.5.15.post1", "0.5.16", NEWEST
 
 
 # Each release with all pairs that it has.
@@ -122,6 +124,18 @@ def test_mends_break_no_draft_that_reads_the_targets_cache(release: str, pools: 
     # Its window is one token less than the target's, which has itself.
     setup = replace(setup_of("round", "triton"), family=GEMMA, window=1, swa=True, overlap=False, returns_hidden=True)
     case = case_of(setup, FULL, PADDED)
+    assert problems(case) == []
+    assert not new(release, case, pools)
+
+
+@pytest.mark.parametrize(
+    "release", [pytest.param(release, marks=pytest.mark.emulated(release)) for release in RANDOM], scope="module"
+)
+@pytest.mark.exhaustive
+def test_mends_break_no_draft_that_is_drawn_at_random(release: str, pools: Pools) -> None:
+    """The mend of rounds must not reach into the graph, whose capture has no request's own values."""
+    setup = replace(setup_of("draft", topk=1), rejection=True)
+    case = Case(setup=setup, steps=tuple(step(*((*request, 0, True) for request in batch)) for batch in (FULL, PADDED)))
     assert problems(case) == []
     assert not new(release, case, pools)
 
