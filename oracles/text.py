@@ -12,7 +12,6 @@ import numpy as np
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
 from repro.cases.rows.serving import text_tokens
-from repro.cases.sharing import share_of
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -63,8 +62,9 @@ def lacks_numbers(served: Mapping[str, Array], row: int) -> bool:
 
 
 def _beyond(case: Case, number: int, row: int, text: Array, served: Mapping[str, Array]) -> Iterator[Wrong]:
-    """A text that nothing is known of has tokens of the vocabulary; sglang ends it at the first other number."""
-    tokens = share_of(case.setup).vocab_size
+    """A text that nothing is known of has tokens of the vocabulary; sglang ends it at the first other number. Sanitized
+    logits are all alike, so that any token may be sampled, also one of another rank's share."""
+    tokens = case.setup.vocab_size
     beyond = np.flatnonzero(np.greater_equal(text, tokens))
     if beyond.size:
         at, most = int(beyond[0]), tokens - 1

@@ -101,11 +101,20 @@ def test_no_rank_prefers_a_token_to_those_that_are_not_numbers(newest: Pool) -> 
     assert any(seen.array.any() for seen in trace.seen if seen.name == "without_numbers")
 
 
-@pytest.mark.parametrize(("token", "where"), [(SECOND, ""), (CHAIN.vocab_size, text.BEYOND)])
-def test_a_text_without_right_tokens_is_of_the_vocabulary(token: int, where: str) -> None:
+@pytest.mark.parametrize(
+    ("token", "ranks", "where"),
+    [
+        (SECOND, 1, ""),
+        (CHAIN.vocab_size, 1, text.BEYOND),
+        (CHAIN.vocab_size - 1, 2, ""),
+        (CHAIN.vocab_size, 2, text.BEYOND),
+    ],
+)
+def test_a_text_without_right_tokens_is_of_the_vocabulary(token: int, ranks: int, where: str) -> None:
     arrays = {"tokens": [[FIRST, token, 3]], "best": [[-1, -1, -1]], "without_numbers": [True]}
     trace = served(**{f"served.{name}": values for name, values in arrays.items()})
-    assert only(text.judge, SMALL, trace).where == (where or "no text")
+    case = replace(SMALL, setup=replace(CHAIN, tp_size=ranks))
+    assert only(text.judge, case, trace).where == (where or "no text")
 
 
 @pytest.mark.parametrize(("count", "where"), [(0, ""), (3, logits.UNSANITIZED)])
