@@ -41,7 +41,8 @@ class Difference:
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """UNKNOWN if the difference is in integers and rounding noise makes one as early."""
+    """UNKNOWN if the difference is in integers and rounding noise makes one as early: the first one of all requests, or
+    any of this one, behind differences in other values."""
     record = Record(trace)
     counts = {path: _count(record, path) for path in (Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER, *NUDGED)}
     graph, eager = (counts[path] for path in (Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER))
@@ -53,8 +54,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
     first = _first(case, record, Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER)
     if first is None:
         return Verdict(oracle=ORACLE, status=Status.PASS)
-    turned = [_first(case, record, path, Recorded.ROUND_EAGER) for path in NUDGED if counts[path]]
-    if first.chosen and any(turn and turn.cell.step <= first.cell.step and turn.chosen for turn in turned):
+    if first.chosen and any(_turns(case, record, path, first.cell) for path in NUDGED if counts[path]):
         detail = f"From round {first.cell.step} on {first.where} differs; rounding noise turns it over as well."
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=TIES, detail=detail)
     means = [_accepted(record, path) for path in (Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER)]
@@ -75,6 +75,28 @@ def _accepted(record: Record, path: Recorded) -> float:
     rounds = [record.path(number, path).get("accepted", np.empty(0)) for number in range(_count(record, path))]
     accepted = np.concatenate([np.empty(0), *rounds])
     return float(accepted.sum() / max(1, accepted.size))
+
+
+def _turns(case: Case, record: Record, path: Recorded, cell: Cell) -> bool:
+    """True if a run with nudged embeddings makes another choice, up to the round of this cell."""
+    turn = _first(case, record, path, Recorded.ROUND_EAGER)
+    if turn is None or turn.cell.step > cell.step:
+        return False
+    requests = record.path(cell.step, Recorded.ROUND_GRAPH).get("requests")
+    if turn.chosen or requests is None or not 0 <= cell.row < len(requests):
+        return turn.chosen
+    number = int(requests[cell.row])
+    return any(
+        _choices(record.path(step, path), number) != _choices(record.path(step, Recorded.ROUND_EAGER), number)
+        for step in range(turn.cell.step, cell.step + 1)
+    )
+
+
+def _choices(values: Mapping[str, Array], number: int) -> dict[str, object]:
+    """The integers of a request's row in a round; none if it is not among the round's requests."""
+    rows = np.flatnonzero(values.get("requests", np.empty(0)) == number)
+    names = (name for stage in ("draft", "verify") for name in STAGES[stage] if name in values)
+    return {name: values[name][rows].tolist() for name in names if values[name].dtype.kind != "f"}
 
 
 def _first(case: Case, record: Record, path: Recorded, against: Recorded) -> Difference | None:

@@ -171,10 +171,24 @@ def test_rounding_is_no_difference() -> None:
     turned = rounds_of("round_nudged_up", **drafted)
     verdict = only(rounds.judge, SMALL, by_both(turned, rounds_of("round_nudged_down"), **drafted))
     assert (verdict.status, verdict.where) == (Status.UNKNOWN, rounds.TIES)
+    behind = rounds_of("round_nudged_up", hidden_states=[[1.0, 9.0]], accepted=[1], logits=[[0.5, 1.5, 2.5, 9.5]])
+    assert only(rounds.judge, SMALL, by_both(behind, **drafted)).where == rounds.TIES
+    unturned = rounds_of("round_nudged_up", logits=[[0.5, 1.5, 2.5, 9.5]])
+    assert only(rounds.judge, SMALL, by_both(unturned, **drafted)).status is Status.FAIL
     sure = only(rounds.judge, SMALL, by_both(rounds_of("round_nudged_up"), rounds_of("round_nudged_down"), **drafted))
     assert sure.status is Status.FAIL
     alone = Trace(ended=End(how=Termination.DONE), seen=rounds_of("round_graph"))
     assert only(rounds.judge, SMALL, alone).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(("accepted", "status"), [([1, 2], Status.UNKNOWN), ([2, 1], Status.FAIL)])
+def test_noise_excuses_the_request_whose_choice_it_turns(accepted: list[int], status: Status) -> None:
+    both: dict[str, object] = {"requests": [0, 1], "accepted": [2, 2], "drafted": [[5, 6, 7, 8], [1, 2, 3, 4]]}
+    both |= {"logits": [[0.5, 1.5, 2.5, 3.5]] * 2}
+    graph = rounds_of("round_graph", **both | {"drafted": [[5, 6, 7, 9], [1, 2, 3, 4]]})
+    nudged = rounds_of("round_nudged_up", **both | {"logits": [[0.5, 1.5, 2.5, 9.5]] * 2, "accepted": accepted})
+    trace = Trace(ended=End(how=Termination.DONE), seen=(*graph, *rounds_of("round_eager", **both), *nudged))
+    assert only(rounds.judge, SMALL, trace).status is status
 
 
 @pytest.mark.parametrize(("value", "status"), [(2.01, Status.PASS), (2.2, Status.FAIL)])
