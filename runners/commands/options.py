@@ -83,8 +83,7 @@ def _add_bundles(commands: Commands) -> None:
     bundle.add_argument(
         "--newer-flashinfer",
         action="store_true",
-        help="with flashinfer 0.7.2, which draft_extend and rounds over flashinfer need from 0.5.18 on: 11 MB more; "
-        "not tried on a GPU yet",
+        help="with flashinfer 0.7.2, which draft_extend and rounds over flashinfer need from 0.5.18 on: 11 MB more",
     )
     unpack = commands.add_parser(
         "unpack", help="unpack a bundle into the cache; the last line printed is a shell command"
