@@ -163,12 +163,15 @@ class Launches:
     def _by_row(self) -> frozenset[int]:
         """The request table, and the list of sliding layers' KV slots where they have their own, but in releases that
         order all accesses to them. What the scheduler writes in that list is of slots that it takes or frees: a forward
-        under way reads it for a request that has ended, whose result is dropped."""
+        under way reads it for a request that has ended, whose result is dropped. So it does where these releases wait
+        for a plan's reads alone, and NGRAM moves accepted rows behind them."""
         is_first = release_order(catalogue.present_release()) < release_order(blocks.ORDERED_SINCE)
-        if hasattr(self.scheduler, "_apply_war_barrier") and not (serving.drafts_blocks(self.scheduler) and is_first):
-            return frozenset()
         pool = self.scheduler.tp_worker.model_runner.token_to_kv_pool
-        written = (self.scheduler.req_to_token_pool.req_to_token, getattr(pool, "full_to_swa_index_mapping", None))
+        written = [getattr(pool, "full_to_swa_index_mapping", None)]
+        if not hasattr(self.scheduler, "_apply_war_barrier") or (serving.drafts_blocks(self.scheduler) and is_first):
+            written.append(self.scheduler.req_to_token_pool.req_to_token)
+        elif not serving.drafts_from_table(self.scheduler):
+            return frozenset()
         return frozenset(each.untyped_storage()._cdata for each in written if each is not None)
 
     def _see_late(self, watch: Watch) -> None:
