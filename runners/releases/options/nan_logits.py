@@ -30,12 +30,15 @@ def is_among(tokens: Collection[int], setup: Setup) -> bool:
 
 def put_into(prompt: Ints, setup: Setup, step: int, row: int, data: int) -> None:
     """Have a prompt hold the token if its request is to lack numbers, and else not: behind its first token, which no
-    draft is given, or as the first one where a table drafts what followed a token before. It would draft this one for
-    other requests: attention multiplies a masked draft's values by zero, and NaN stays NaN."""
+    draft is given, or as the first one that its model is given where other requests may get what lies before it, by the
+    radix cache or as a table's draft. Attention multiplies masked values by zero, and NaN stays NaN: rows before the
+    token hold no numbers, either."""
     prompt[prompt == token_of(setup)] = 0
     if lacks_numbers(setup, step, row):
-        behind = len(prompt) - 1 if setup.algorithm not in FROM_TABLE else 0
-        prompt[1 + data % behind if behind else 0] = token_of(setup)
+        behind = len(prompt) - 1
+        shared = setup.radix or setup.algorithm in FROM_TABLE
+        place = int(setup.nan_logits == OF_DRAFT) if shared else 1 + data % max(1, behind)
+        prompt[min(place, behind)] = token_of(setup)
 
 
 def fill_target(target: torch.nn.Module, setup: Setup) -> None:

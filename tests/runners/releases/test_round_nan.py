@@ -48,14 +48,26 @@ def test_every_other_request_lacks_numbers() -> None:
     assert not lacks_numbers(CHAIN, 0, 1)
 
 
-def test_a_table_is_told_of_nothing_before_the_token() -> None:
+@pytest.mark.parametrize(
+    ("changes", "places"),
+    [
+        ({}, set(range(1, 6))),
+        ({"nan_logits": OF_DRAFT}, set(range(1, 6))),
+        ({"algorithm": "NGRAM", "num_steps": 1}, {0}),
+        ({"radix": True}, {0}),
+        ({"radix": True, "nan_logits": OF_DRAFT}, {1}),
+    ],
+)
+def test_others_are_given_nothing_before_the_token(changes: dict[str, object], places: set[int]) -> None:
+    setup: Setup = replace(CHAIN, **{"nan_logits": OF_TARGET} | changes)  # type: ignore[arg-type]  # by name
     lacking = [place for place in range(8) if place % 2]
-    for name, places in (("a chain", set(range(1, 6))), ("a table", {0})):
-        setup = SETUPS[name]
-        prompts = [np.arange(1, 7) for _ in range(16)]
-        for data, prompt in enumerate(prompts):
-            nan_logits.put_into(prompt, setup, 0, lacking[data % 4], data)
-        assert {prompt.tolist().index(nan_logits.token_of(setup)) for prompt in prompts} == places
+    prompts = [np.arange(1, 7) for _ in range(16)]
+    for data, prompt in enumerate(prompts):
+        nan_logits.put_into(prompt, setup, 0, lacking[data % 4], data)
+    assert {prompt.tolist().index(nan_logits.token_of(setup)) for prompt in prompts} == places
+    lone = np.arange(1, 2)
+    nan_logits.put_into(lone, setup, 0, 1, 0)
+    assert lone.tolist() == [nan_logits.token_of(setup)]
 
 
 @pytest.mark.parametrize(
