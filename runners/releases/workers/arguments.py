@@ -91,6 +91,11 @@ _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
         "0.5.15.post1",
         "full prefill graphs are refused",
     ),
+    (
+        lambda s: bool(prefill_buckets(s)) and s.prefill_backend == FULL and s.backend == "fa3" and s.page_size > 1,
+        "0.5.16",
+        "full prefill graphs over FlashAttention have pages of one token",
+    ),
     # Rules of ServerArgs._disable_breakable_cudagraph_if_incompatible (server_args.py, 0.5.15.post1:3335), which a
     # backend that is asked for by its name passes by.
     (
