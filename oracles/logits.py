@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from oracles.text import FINISHED, TIE, lacks_numbers
+from oracles.text import FINISHED, TIE, lacks_numbers, lacks_prompt
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
 from repro.cases.rows.serving import NOISE, STATE, asks_logprobs, asks_states, prompt_start
@@ -42,7 +42,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if case.setup.sanitizes and "not_numbers" in served:
                 compared += 1
                 wrongs += _unsanitized(number, row, int(served["not_numbers"][row]))
-            if lacks_numbers(served, row):
+            if lacks_numbers(served, row) or lacks_prompt(served, row):
                 continue
             length = int((served["best"][row] >= 0).sum())
             compared += int((~np.isnan(distances[:length])).sum())

@@ -61,6 +61,12 @@ def lacks_numbers(served: Mapping[str, Array], row: int) -> bool:
     return bool(served["without_numbers"][row]) if "without_numbers" in served else False
 
 
+def lacks_prompt(served: Mapping[str, Array], row: int) -> bool:
+    """True of a request that was aborted with one token or none: behind an abort while its grammar is compiled, sglang
+    prefills another prompt of one token (set_finish_with_abort, schedule_batch.py, 0.5.23:2221)."""
+    return bool(served["ended"][row] == ABORTED) and int((served["tokens"][row] >= 0).sum()) <= 1
+
+
 def _beyond(case: Case, number: int, row: int, text: Array, served: Mapping[str, Array]) -> Iterator[Wrong]:
     """A text that nothing is known of has tokens of the vocabulary; sglang ends it at the first other number. Sanitized
     logits are all alike, so that any token may be sampled, also one of another rank's share."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from oracles import logits
+from oracles import logits, text
 from oracles.catalogue import judge_all
 from repro.cases.case import Case
 from repro.cases.families import GDN
@@ -23,7 +23,7 @@ from runners.releases.reference.drafts import Branching, Drafted, Layered
 from runners.releases.reference.llama import Attend, Result, Tokens
 from runners.releases.reference.rounding import Rounding
 from tests.builders.only_verdict import only
-from tests.runners.releases.test_round import CHAIN, HAPPENING, STEPS, TREE, apart
+from tests.runners.releases.test_round import CHAIN, HAPPENING, SMALL, STEPS, TREE, apart, served
 from tests.runners.releases.test_round_layers import LAYERS
 from tests.runners.releases.test_round_plants import Plant, assert_seen
 
@@ -216,3 +216,15 @@ SEEN_ALIKE = PLANTS.keys() - {"a draft step is at the position behind its own"}
 )
 def test_a_planted_bug_of_drafts_is_seen(name: str, newest: Pool) -> None:
     assert_seen(PLANTS[name], newest)
+
+
+@pytest.mark.parametrize(
+    ("ended", "count", "status"),
+    [(text.FINISHED, 1, Status.FAIL), (text.ABORTED, 2, Status.FAIL), (text.ABORTED, 1, Status.UNKNOWN)],
+)
+def test_drafts_behind_another_prompt_are_not_judged(ended: int, count: int, status: Status) -> None:
+    """sglang prefills another one for a request that is aborted while its grammar is compiled."""
+    values: dict[str, object] = {"tokens": [[7] * count], "best": [[7] * count], "off": [[np.nan] * count]}
+    values |= {"ended": [ended], "drafts": [[3.2]], "drafts_noise": [1e-3]}
+    trace = served(**{f"served.{name}": rows for name, rows in values.items()})
+    assert only(logits.judge, SMALL, trace).status is status
