@@ -12,6 +12,7 @@ from oracles.trace_index import Bools, Record, Wrong, conclude, equal, first_dif
 from repro.cases.case import Case, Request, Setup
 from repro.cases.layout import pool_tokens
 from repro.cases.reads import Reads
+from repro.cases.rows.serving import FREED
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
 from repro.traces.paths import Recorded
@@ -51,7 +52,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 continue
             compared += 1
             lengths = None if indptr is None else np.diff(indptr)
-            read = _Read(name=name, got=got, lengths=lengths, paged=ROWS in metadata, reads=each)
+            freed = record.path(step, Recorded.INPUT).get(FREED) if each.whose else None
+            read = _Read(name=name, got=got, lengths=lengths, paged=ROWS in metadata, reads=each, freed=freed)
             wrongs += _judge_step(case.setup, step, read, table, rows, len(case.steps[step].requests))
     guards = sorted({wrong.where for wrong in wrongs if wrong.where.startswith(GUARD)})
     nothing = "neither kv_indices nor guard bands recorded"
@@ -72,13 +74,14 @@ def _rows(case: Case, record: Record, step: int) -> list[Request]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
     """The indices of one kind of attention calls, and those expected. lengths: of its sequences, by call; None where
-    that is not recorded. paged: whether it comes from page tables."""
+    that is not recorded. paged: whether it comes from page tables. freed: requests without slots in sliding layers."""
 
     name: str
     got: Array
     lengths: Array | None
     paged: bool
     reads: Reads
+    freed: Array | None = None
 
     def positions(self, setup: Setup, row: Request, number: int, call: int) -> Array:
         """[sequences of the request, length]. If the row may have more entries than needed, as many as it has."""
@@ -104,6 +107,10 @@ def _judge_step(setup: Setup, step: int, read: _Read, table: Array, rows: list[R
         wrong_ones = got[call, :room] != want[:room]
         if read.paged:
             wrong_ones &= ~_reserved(setup, blocks, real, got[call, :room])
+        if read.freed is not None:
+            sizes = [block.size for block in blocks[: len(read.freed)]]
+            of_freed = np.repeat(read.freed.astype(np.bool_), sizes)[:room]
+            wrong_ones[: of_freed.size] &= ~of_freed
         differs = np.flatnonzero(wrong_ones)
         if differs.size:
             column = int(differs[0])

@@ -12,7 +12,7 @@ from oracles.tolerance import multiplied, of_rounds
 from oracles.trace_index import Record, text
 from repro.cases.case import Case
 from repro.cases.families import kv_dtype_of
-from repro.cases.rows.serving import STATE
+from repro.cases.rows.serving import GONE, STATE
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -105,13 +105,22 @@ def _first(case: Case, record: Record, path: Recorded, against: Recorded) -> Dif
         values, expected = record.path(number, path), record.path(number, against)
         for where, name in _ordered(expected):
             got = values.get(name)
-            differs = None if got is None else _differs(number, name, got, expected[name], case)
+            differs = None if got is None else _differs(number, name, got, _with_gone(expected, name, got), case)
             if differs:
                 return Difference(where, differs, chosen=expected[name].dtype.kind != "f")
     if ends[0] != ends[1]:
         cell = Cell(step=min(ends), buffer=COUNT, row=0, column=0, got=str(ends[0]), want=str(ends[1]))
         return Difference(COUNT, cell, chosen=True)
     return None
+
+
+def _with_gone(values: Mapping[str, Array], name: str, got: Array) -> Array:
+    """A value of a round; of requests that ended before it, the same as in the other run: it is dropped."""
+    want = values[name]
+    gone = values.get("requests", np.empty(0)) == GONE
+    if not gone.any() or got.shape != want.shape or len(want) != len(gone):
+        return want
+    return np.where(gone.reshape(-1, *[1] * (want.ndim - 1)), got, want)
 
 
 def _ordered(values: Mapping[str, Array]) -> Iterator[tuple[str, str]]:

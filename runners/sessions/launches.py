@@ -19,7 +19,7 @@ from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.case import Request, Setup
 from repro.cases.layout import req_to_token
 from repro.cases.releases import release_order
-from repro.cases.rows.serving import BLOCK, ELSEWHERE, GREEDY, PREFILL, launched, layer_name, runner_of
+from repro.cases.rows.serving import BLOCK, ELSEWHERE, FREED, GREEDY, PREFILL, launched, layer_name, runner_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -38,6 +38,7 @@ from runners.sessions.asked import Asked
 from runners.sessions.extents import extents
 from runners.sessions.observe.bucket import captured_for
 from runners.sessions.planner import Planner
+from runners.sessions.rounds import Rounds
 from runners.sessions.wrapped import wrapped
 
 # The runner of the layers of a draft; and that of a draft that reads the target's KV cache, whose batches have a row
@@ -115,6 +116,7 @@ class Launches:
     counts: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: list[StagingBuffer] = field(default_factory=list)
     watch: Watch | None = None
+    rounds: Rounds | None = None  # in which they are made
     lifetimes: Any = None  # of outputs, where the engine knows (runners/engines/lifetime.py)
     order: Any = None  # of streams, the same (runners/engines/order.py)
     _open: Stage | None = None
@@ -123,9 +125,9 @@ class Launches:
     _neutral: set[str] = field(default_factory=set)
 
     @contextmanager
-    def recorded(self, watch: Watch, *, follows: bool) -> Iterator[None]:
+    def recorded(self, watch: Watch, rounds: Rounds, *, follows: bool) -> Iterator[None]:
         """While entered, all launches are recorded and counted. follows: the order of streams is followed, too."""
-        self.watch, self._open, self._drafted = watch, None, {}
+        self.watch, self.rounds, self._open, self._drafted = watch, rounds, None, {}
         self.counts, self.made, self._neutral = Counter(), [], set()
         self.lifetimes = _of_emulation("lifetime", "Lifetimes")
         self.order = _of_emulation("order", "Order", by_row=self._by_row()) if follows else None
@@ -280,6 +282,8 @@ class Launches:
         self._see(Recorded.INPUT, "req_to_token", torch.cat((rows[:1], rows[slots.long()])))
         if stage.live.setup.dp_attention:
             self._see(Recorded.INPUT, ELSEWHERE, self.others.batch_size)
+        if self.rounds is not None and self.rounds.freed:
+            self._see(Recorded.INPUT, FREED, np.array([rid in self.rounds.freed for rid in batch.rids or ()]))
         if TOP_KS in fields:
             self._see(Recorded.INPUT, GREEDY, int(batch.sampling_info.is_all_greedy))
         self._given = _lengths(stage, batch)

@@ -210,7 +210,7 @@ class Served:
         padding = padded.seen(self.scheduler, watch) if follows and self.setup.dp_attention else nullcontext()
         ranked = ranks_of(self.setup) > 1 and path in WAYS
         calls = collectives.heard(self.scheduler, watch, WAYS[path]) if ranked else nullcontext()
-        with sglang_errors(), self.launches.recorded(watch, follows=follows), rounds, padding, calls:
+        with sglang_errors(), self.launches.recorded(watch, rounds, follows=follows), rounds, padding, calls:
             serving.run(self.scheduler, self.wire, clock)
         watch.spent(stage, time.perf_counter() - start)
         counts = sorted(self.launches.counts.items())

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from repro.cases.payload import floats
-from repro.cases.rows.serving import SLIDING, STATE, request_number
+from repro.cases.rows.serving import GONE, SLIDING, STATE, request_number
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
-from runners.releases.options import dsa, dsv4, recurrent
+from runners.releases.options import dsa, dsv4, recurrent, sliding
 from runners.releases.reference.drafts import Drafted
 
 _DATA = 37  # any constant: one direction onto which all rows are projected
@@ -66,6 +66,7 @@ class Rounds:
     masked: bool = False
     count: int = 0
     verified: list[Verified] = field(default_factory=list)
+    freed: set[str] = field(default_factory=set)  # requests of the last round that ended before it
     arrays: dict[tuple[int, str], Array] = field(default_factory=dict)  # by round and name, once they have come
     seen: list[StagingBuffer] = field(default_factory=list)
     _handed: dict[str, Handed] = field(default_factory=dict)  # by request
@@ -121,7 +122,9 @@ class Rounds:
         self.seen.append(StagingBuffer(self.watch, self.count))
         self.watch.at(self.count, self.path)
         self.count += 1
-        self._see("requests", np.array([number_of(rid) for rid in _names(batch)]))
+        pool = self.scheduler.tp_worker.model_runner.token_to_kv_pool
+        self.freed = {each.rid for each in batch.reqs if sliding.are_freed(pool, each)}
+        self._see("requests", np.array([GONE if rid in self.freed else number_of(rid) for rid in _names(batch)]))
         self._see("slots", batch.req_pool_indices)
         self._see("seq_lens", batch.seq_lens)
         if self.path is Recorded.ROUND_GRAPH:

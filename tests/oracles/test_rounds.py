@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from oracles import rounds
+from repro.cases.rows.serving import GONE
 from repro.traces.finding import Status
 from repro.traces.trace import End, RecordedArray, Termination, Trace
 from tests.builders.only_verdict import only
@@ -56,6 +57,14 @@ def test_the_first_difference_without_graphs_is_named(changes: dict[str, object]
     verdict = only(rounds.judge, SMALL, by_both(**changes))
     assert (verdict.status, verdict.where) == (Status.FAIL, where)
     assert verdict.cell and verdict.cell.step == 1
+
+
+@pytest.mark.parametrize(("without", "status"), [(GONE, Status.PASS), (0, Status.FAIL)])
+def test_values_of_a_request_that_ended_before_the_round_are_dropped(without: int, status: Status) -> None:
+    by_graph = rounds_of("round_graph", requests=[GONE], logits=[[9.0, 1.5, 2.5, 3.5]], accepted=[1])
+    trace = Trace(ended=End(how=Termination.DONE), seen=(*by_graph, *rounds_of("round_eager", requests=[without])))
+    verdict = only(rounds.judge, SMALL, trace)
+    assert verdict.status is status and (status is Status.PASS or verdict.where == "schedule requests")
 
 
 def test_rounding_is_no_difference() -> None:

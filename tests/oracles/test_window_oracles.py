@@ -13,6 +13,7 @@ import pytest
 from oracles import bucket, graph_equals_eager, kv_indices, metadata_shape, planned, slot0_padding, staged, tree_mask
 from repro.cases.case import Case, Request, Setup, Step
 from repro.cases.layout import req_to_token
+from repro.cases.rows.serving import FREED
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import End, RecordedArray, Termination, Trace
 from tests.builders.only_verdict import only
@@ -81,6 +82,17 @@ def test_the_first_tokens_of_a_prefix_are_not_its_window() -> None:
     case = Case(setup=VERIFY, steps=(STEP,))
     assert told(metadata_shape.judge, case, [rows]) == (Status.PASS, "")
     assert told(kv_indices.judge, case, [rows]) == (Status.FAIL, "segment of a real row, window")
+
+
+@pytest.mark.parametrize(
+    ("freed", "prefix", "passes"),
+    [([True, False], "window_", True), ([False, True], "window_", False), ([True, False], "", False)],
+)
+def test_a_request_that_gave_back_its_sliding_slots_has_any(freed: list[bool], prefix: str, passes: bool) -> None:
+    case = Case(setup=DECODE if prefix else replace(DECODE, window=0), steps=(STEP,))
+    first = 2 if prefix else 0
+    rows = read([6 - first, 2], [[0] * (6 - first), TABLE[3, :2]], prefix) | {("input", FREED): freed}
+    assert told(kv_indices.judge, case, [rows])[0] is (Status.PASS if passes else Status.FAIL)
 
 
 def masked(prefix: list[int], tree: list[list[int]]) -> dict[tuple[str, str], Any]:

@@ -24,6 +24,10 @@ STATE = "state_"
 ELSEWHERE = "elsewhere"
 # And whether its batch counts as one of greedy requests alone: to 0.5.23 it does not when those that sampled have left.
 GREEDY = "greedy"
+# And which of its requests gave back their KV slots of sliding layers before it ran.
+FREED = "freed"
+# The number of such a request in records of rounds, as what the round gives it is dropped.
+GONE = -1
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 SANITIZE = "SGLANG_SANITIZE_NAN_LOGITS"
 # The logits that are not numbers: of both models, or of the draft model alone.

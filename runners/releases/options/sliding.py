@@ -40,6 +40,12 @@ def is_hybrid(pool: Any) -> bool:
     return hasattr(pool, "swa_kv_pool")
 
 
+def are_freed(pool: Any, request: Any) -> bool:
+    """True if a request of a batch that is to run has no sliding slots, as it ended meanwhile: for a grammar the
+    results of the round before are processed in between."""
+    return is_hybrid(pool) and bool(request.finished())
+
+
 def reserved(pool: Any) -> list[torch.Tensor]:
     """The rows that padding writes in sliding layers; what cache() gives begins behind them."""
     if not is_hybrid(pool):

@@ -33,6 +33,7 @@ SETUPS = {
     "a tree": replace(TREE, overlap=True, logprobs=True),
     "a chain": CHAIN,
     "a table": replace(TREE, algorithm="NGRAM", num_steps=1),
+    "a table with sliding slots": replace(TREE, algorithm="NGRAM", num_steps=1, window=64, swa=True, overlap=True),
     "blocks": replace(CHAIN, algorithm="DFLASH", num_steps=1),
     "blocks with a head": replace(CHAIN, algorithm=MARKOV, num_steps=1, overlap=True),
     "a vocabulary that ranks share": replace(
