@@ -336,8 +336,8 @@ class Recorded(StrEnum):
         arrays="requests, slots, seq_lens, accepted, bonus, new_seq_lens int64 [n]; drafted, retrieve_next_token, "
         "retrieve_next_sibling, tokens int64 [n, num_draft_tokens]; logits float32 [n, num_draft_tokens]; topk_p, "
         "topk_index [n, topk]; hidden_states [n, hidden]; WHOSE_KIND float32 [n, context]; state_LAYER float32 [n]",
-        meaning="A decode round as the worker hands it on: of what it is, what was drafted, which tokens were "
-        "accepted, what the next draft is given, and one number of each token's logits and KV rows and of each state.")
+        meaning="A decode round as the worker hands it on: its requests (-1: one that ended before), what was drafted, "
+        "which tokens were accepted, what the next draft gets, one number of each token's logits and rows, each state.")
     RELAY = PathRow("relay", When.ROUND, sessions=OF_ROUNDS, oracle="handed_on",
         where="all of its requests have been prefilled",
         arrays="stages int64 [n]; given_NAME, handed_NAME [n, ...]: topk_p, topk_index, hidden_states, bonus_tokens",
@@ -350,7 +350,7 @@ class Recorded(StrEnum):
         "prefix. cached: tokens found in the tree cache. noise_: how far rounding to eight bits moves them.")
     ROUND_LAUNCH = PathRow("round_launch", When.ROUND_LAUNCH, sessions=OF_ROUNDS, where="a graph is launched",
         arrays="RUNNER/PATH/NAME", meaning="What a session of that runner records of a launch, and as req_to_token "
-        "row 0 and the rows of the batch's requests. What padding must hold comes with the first launch of a runner.")
+        "row 0 and the rows of the batch's requests; freed: which ended before. The first has what padding must hold.")
     GRAPHS_ASKED = PathRow("graphs_asked", When.ONCE, sessions=OF_ROUNDS, oracle="fallback",
         where="sglang asks a runner with graphs", arrays="RUNNER int64 [n, 3], RUNNER sizes int64 [graphs]",
         meaning="Of each batch its requests, for prefill its tokens; 1 if nothing but its size lets sglang do without "
