@@ -138,7 +138,12 @@ def test_the_settings_are_those_that_options_are_named_by() -> None:
 
 
 @pytest.mark.parametrize(
-    "release", [release for release in ADAPTED if release_order(release) >= release_order(rows.SINCE)]
+    "release",
+    [
+        pytest.param(release, marks=pytest.mark.emulated(release))
+        for release in ADAPTED
+        if release_order(release) >= release_order(rows.SINCE)
+    ],
 )
 def test_a_release_has_one_class_for_each_runner(release: str) -> None:
     folders = import_path(Target(release, "emulated"))

@@ -114,7 +114,7 @@ def test_native_code_is_not_compared_where_stand_ins_are_imported(
     )
 
 
-@pytest.mark.emulated
+@pytest.mark.emulated("0.5.18")
 @pytest.mark.parametrize("version", ["0.6.12", "99", ""])
 def test_what_is_older_here_is_told_of_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
