@@ -93,7 +93,7 @@ def _turns(case: Case, record: Record, path: Recorded, cell: Cell) -> bool:
 
 
 def _choices(values: Mapping[str, Array], number: int) -> dict[str, object]:
-    """The integers of a request's row in a round; none if it is not among the round's requests."""
+    """The integers of a request's row in a round, by name; empty lists if it is not among the round's requests."""
     rows = np.flatnonzero(values.get("requests", np.empty(0)) == number)
     names = (name for stage in ("draft", "verify") for name in STAGES[stage] if name in values)
     return {name: values[name][rows].tolist() for name in names if values[name].dtype.kind != "f"}

@@ -337,7 +337,7 @@ class Recorded(StrEnum):
         "retrieve_next_sibling, tokens int64 [n, num_draft_tokens]; logits float32 [n, num_draft_tokens]; topk_p, "
         "topk_index [n, topk]; hidden_states [n, hidden]; WHOSE_KIND float32 [n, context]; state_LAYER float32 [n]",
         meaning="A decode round as the worker hands it on: its requests (-1: one that ended before), what was drafted, "
-        "which tokens were accepted, what the next draft gets, one number of each token's logits and rows, each state.")
+        "which tokens were accepted, what the next draft gets; one number for each token's logits, KV row and state.")
     RELAY = PathRow("relay", When.ROUND, sessions=OF_ROUNDS, oracle="handed_on",
         where="all of its requests have been prefilled",
         arrays="stages int64 [n]; given_NAME, handed_NAME [n, ...]: topk_p, topk_index, hidden_states, bonus_tokens",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -24,17 +25,14 @@ def heard(listener: Callable[[Any, int, tuple[int, int]], None]) -> Iterator[Non
             listener(kwargs["forward_batch"] if "forward_batch" in kwargs else args[2], len(q), ranks_tokens())
         return forward(layer, q, *args, **kwargs)
 
-    RadixAttention.forward = telling
-    try:
+    with patch.object(RadixAttention, "forward", telling):
         yield
-    finally:
-        RadixAttention.forward = forward
 
 
 @contextmanager
 def rounded(dtype: torch.dtype) -> Iterator[None]:
     """While entered, attention takes new keys and values as a cache of this type holds them, as later calls read them.
-    Kernels take those of the call itself unrounded."""
+    Without it, kernels take those of the call itself unrounded."""
     from sglang.srt.layers.radix_attention import RadixAttention
 
     forward = RadixAttention.forward
@@ -45,11 +43,8 @@ def rounded(dtype: torch.dtype) -> Iterator[None]:
         k, v = (None if each is None else each.to(dtype).to(each.dtype) for each in (k, v))
         return forward(layer, q, k, v, *args, **kw)
 
-    RadixAttention.forward = rounding
-    try:
+    with patch.object(RadixAttention, "forward", rounding):
         yield
-    finally:
-        RadixAttention.forward = forward
 
 
 @contextmanager

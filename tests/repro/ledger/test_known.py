@@ -176,7 +176,7 @@ def test_the_projects_own_file_agrees_with_its_seeds() -> None:
 
 
 def test_an_issue_that_nothing_mends_explains_what_its_seed_showed() -> None:
-    """Without the first wrong buffer, where the failure's place does not name it, an issue explains nothing."""
+    """An issue explains nothing that lacks the first wrong buffer and does not name it by the failure's place."""
     shown = 0
     for issue in (issue for issue in load(KNOWN_ISSUES) if not issue.mended_by):
         for seed in (codec.read(SEEDS / probe.removeprefix(SEED)) for probe in issue.probes):

@@ -13,7 +13,6 @@ import torch
 from oracles import order, progress, text
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Step, Target, problems
-from repro.cases.families import GLM
 from repro.cases.release_list import NEWEST
 from repro.cases.rows.serving import OF_TARGET, has_grammar, text_tokens
 from repro.cases.runner_facts import MARKOV
@@ -22,6 +21,7 @@ from runners.processes.pool import Pool
 from tests.builders.planted import planted
 from tests.builders.tiers import few
 from tests.runners.releases.test_round import CHAIN, HAPPENING, TREE
+from tests.runners.releases.test_round_ranks import RANKED
 
 TARGET = Target(NEWEST, "emulated")
 STEPS = (
@@ -39,16 +39,7 @@ SETUPS = {
     "a vocabulary that ranks share": replace(
         TREE, tp_size=2, vocab_size=256, num_heads=2, num_kv_heads=2, overlap=True
     ),
-    "a group of ranks": replace(
-        CHAIN,
-        dp_attention=True,
-        family=GLM,
-        hidden_size=512,
-        head_dim=64,
-        dtype="float16",
-        capture_bs=(1, 2),
-        slots=3,
-    ),
+    "a group of ranks": RANKED,
     "requests that sample": replace(CHAIN, sampled=True, overlap=True),
     "recurrent states": replace(
         CHAIN, family="qwen3_next", algorithm="NEXTN", dtype="float16", hidden_size=64, head_dim=32, overlap=True
