@@ -11,7 +11,7 @@ import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
-from repro.cases.rows.serving import text_tokens
+from repro.cases.rows.requests import text_end
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
@@ -48,7 +48,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             ties += int(tied.sum())
             if not tied.all():
                 wrongs.append(_wrong_token(number, row, int(apart[~tied][0]), text, served))
-            most = text_tokens(case.setup, number, row, request.further)
+            most = text_end(case.setup, number, row, request.further, text.tolist())
             wrongs += _wrong_length(number, row, len(text), most, served["ended"][row] == FINISHED)
     if ties and not wrongs:
         detail = f"{ties} tokens are not the target's where two are as likely, within rounding."

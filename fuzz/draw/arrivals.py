@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -12,7 +13,8 @@ from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max, setup_problems
 from repro.cases.families import DSA, family_facts
 from repro.cases.options import OPTION
-from repro.cases.rows.serving import BREAKABLE, FULL, OF_TARGET, pool_least, pool_of, prefill_buckets
+from repro.cases.rows.requests import OF_TARGET
+from repro.cases.rows.serving import BREAKABLE, FULL, pool_least, pool_of, prefill_buckets
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV
 from repro.cases.sharing import SHARERS, VOCABULARY_STEP, groups_of
 
@@ -35,8 +37,8 @@ SHARED = 4
 ADAPTED = 8
 # One in so many setups of a model that takes images has none.
 WITHOUT_IMAGES = 4
-# One in so many setups has requests with a grammar.
-GRAMMAR = 5
+# One in so many setups has requests with a grammar, a bias or stop tokens.
+OF_SOME_REQUESTS = {"grammar": 5, "logit_bias": 5, "stop_token_ids": 4}
 WAITS = (0, 1, 1, 2, 3, 6)
 
 
@@ -144,15 +146,19 @@ def _choosing(draw: st.DrawFn, setup: Setup) -> Setup:
 
 @st.composite
 def _with_requests(draw: st.DrawFn, setup: Setup) -> Setup:
-    """The setup, in some draws with requests whose logits are not numbers, or with a grammar, where it may have
-    them."""
+    """The setup, in some draws with requests whose logits are not numbers, or with a grammar, a bias or stop tokens,
+    where it may have them."""
     which = draw(st.sampled_from(("", "", "", *OPTION["nan_logits"].drawn)))
     sanitizes = draw(st.booleans()) or (which == OF_TARGET and setup.sampled)
     changed = replace(setup, nan_logits=which, sanitizes=bool(which) and sanitizes)
     if not any(OPTION["nan_logits"].problems(changed)):
         setup = changed
-    ruled = replace(setup, grammar=draw(st.integers(1, GRAMMAR)) == 1)
-    return setup if any(OPTION["grammar"].problems(ruled)) else ruled
+    for name, share in OF_SOME_REQUESTS.items():
+        chosen: dict[str, Any] = {name: draw(st.integers(1, share)) == 1}
+        changed = replace(setup, **chosen)
+        if not any(OPTION[name].problems(changed)):
+            setup = changed
+    return setup
 
 
 @st.composite

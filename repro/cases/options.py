@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from repro.cases.option import DRAFT, Option
-from repro.cases.rows import adapters, draft_model, harness, model, server_args, serving
+from repro.cases.rows import adapters, draft_model, harness, model, requests, server_args, serving
 from repro.cases.rows.bounds import BATCH_MAX as BATCH_MAX
 from repro.cases.rows.bounds import CONTEXT_MAX as CONTEXT_MAX
 from repro.cases.rows.bounds import KV_DTYPE_ABOVE as KV_DTYPE_ABOVE
@@ -18,7 +18,15 @@ from repro.cases.rows.bounds import PAGE_SIZES as PAGE_SIZES
 from repro.cases.rows.bounds import SLOTS_MAX as SLOTS_MAX
 from repro.cases.setup import Setup
 
-_ROWS = (*server_args.ROWS, *model.ROWS, *draft_model.ROWS, *harness.ROWS, *serving.ROWS, *adapters.ROWS)
+_ROWS = (
+    *server_args.ROWS,
+    *model.ROWS,
+    *draft_model.ROWS,
+    *harness.ROWS,
+    *serving.ROWS,
+    *adapters.ROWS,
+    *requests.ROWS,
+)
 _BY_FIELD = {option.field: option for option in _ROWS}
 # In the order of the fields, on which drawn cases depend.
 OPTION: Mapping[str, Option] = {field.name: _BY_FIELD[field.name] for field in dataclasses.fields(Setup)}

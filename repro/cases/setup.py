@@ -71,6 +71,8 @@ class Setup:
     lora_backend: str = "csgmv"
     lora_head: bool = False
     grammar: bool = False
+    logit_bias: bool = False
+    stop_token_ids: bool = False
 
     @property
     def max_bs(self) -> int:

@@ -14,6 +14,7 @@ import torch
 from repro.cases.rows.serving import NOISE
 from repro.traces.paths import Recorded
 from runners.recording.observer import HarnessError, Watch
+from runners.releases.adapters.round import messages
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import EndOfLoop, Wire
 from runners.releases.options.images import Image
@@ -46,7 +47,7 @@ class _AllAtOnce:
         if self.iteration > 1:
             return []
         return [
-            serving.request(
+            messages.request(
                 str(number), text, 1, alone=True, image=self.images.get(number), adapter=self.adapters.get(number, 0)
             )
             for number, text in self.texts.items()

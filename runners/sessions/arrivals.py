@@ -12,9 +12,11 @@ from repro.cases.case import Case, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers
 from repro.cases.rows.adapters import adapter_of
-from repro.cases.rows.serving import asks_logprobs, asks_states, has_grammar, prompt_start, samples, text_tokens
+from repro.cases.rows.requests import biases, has_grammar, stop_tokens, text_tokens
+from repro.cases.rows.serving import asks_logprobs, asks_states, prompt_start, samples
 from repro.traces.paths import Recorded
 from runners.recording.observer import Watch
+from runners.releases.adapters.round import messages
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import EndOfLoop, Wire
 from runners.releases.options.images import Images
@@ -113,14 +115,14 @@ class Clock:
                 oldest = next((name for name in names if name not in ended and name not in self.aborted), None)
                 if oldest is not None:
                     self.aborted.append(oldest)
-                    return [serving.aborting(oldest)]
+                    return [messages.aborting(oldest)]
         return []
 
     def _arriving(self, number: int) -> list[Any]:
         self.watch.at(number, Recorded.SERVED)
         requests = enumerate(self.case.steps[number].requests)
         return [
-            serving.request(
+            messages.request(
                 name_of(number, row),
                 self.prompts[number][row].tolist(),
                 1 + request.further,
@@ -129,6 +131,8 @@ class Clock:
                 states=asks_states(self.case.setup, row),
                 sampled=samples(self.case.setup, row),
                 heeds_eos=self.case.setup.heeds_eos,
+                stops=stop_tokens(self.case.setup, number, row),
+                biases=biases(self.case.setup, number, row),
                 grammar=self._grammar(number, row, request.further),
                 image=self.images.get((number, row)),
                 adapter=adapter_of(self.case.setup, number, row, request.data),
@@ -155,4 +159,4 @@ class Aborting:
         self.iteration += 1
         if self.iteration > BESIDES:
             raise EndOfLoop
-        return [serving.aborting()] if self.iteration == 1 else []
+        return [messages.aborting()] if self.iteration == 1 else []

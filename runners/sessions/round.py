@@ -16,7 +16,8 @@ from repro.cases.case import Case, Setup, Target
 from repro.cases.families import kv_dtype_of
 from repro.cases.layout import Ints
 from repro.cases.rows.adapters import ADAPTERS, adapter_of
-from repro.cases.rows.serving import NOISE, OF_TARGET, STATE, has_grammar
+from repro.cases.rows.requests import OF_TARGET, biases, has_grammar
+from repro.cases.rows.serving import NOISE, STATE
 from repro.cases.sharing import ranks_of, share_of
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
@@ -311,11 +312,14 @@ class Served:
         }
 
     def _judged(self, prompts: Prompts, place: tuple[int, int], text: Sequence[int]) -> Judged:
-        """A request's text against float64, among the tokens that its grammar allows if it has one."""
+        """A request's text against float64, with its biases, and among the tokens that its grammar allows."""
         number, row = place
-        ruled = has_grammar(self.setup, number, row)
-        allowed = grammar.allowed_along(self.share.vocab_size, list(text)) if ruled else None
-        return self.teacher.judge(prompts[number][row], text, self._images.get(place), self._adapters[place], allowed)
+        added = torch.zeros(len(text), self.share.vocab_size, dtype=torch.float64)
+        for token, bias in biases(self.share, number, row).items():
+            added[:, token] += bias
+        if has_grammar(self.setup, number, row):
+            added += grammar.along(self.share.vocab_size, list(text))
+        return self.teacher.judge(prompts[number][row], text, added, self._images.get(place), self._adapters[place])
 
     def _lacks_numbers(self, prompts: Prompts, place: tuple[int, int], tokens: Mapping[str, Sequence[int]]) -> bool:
         """True of a request behind one of whose tokens logits are not numbers. tokens: texts by names."""

@@ -9,10 +9,10 @@ from repro.cases.families import family_facts
 from repro.cases.layout import pool_tokens, row_pages
 from repro.cases.option import HARNESS, Need, Option
 from repro.cases.rows.adapters import NO_ADAPTERS
-from repro.cases.runner_facts import MARKOV, RUNNER_FACTS, WITHOUT_STEPS
+from repro.cases.rows.requests import SERVES
+from repro.cases.runner_facts import MARKOV, RUNNER_FACTS
 from repro.cases.setup import Setup
 
-_SERVES = Need(lambda s, r, b: r.serves, "the {s.runner} runner has no scheduler")
 DISAGREEMENT_MAX = 1000
 # How rounds' records name the caches of a target's sliding layers, where these have KV slots of their own.
 SLIDING = "target_sliding"
@@ -29,9 +29,6 @@ FREED = "freed"
 # The number of such a request in records of rounds, as what the round gives it is dropped.
 GONE = -1
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
-SANITIZE = "SGLANG_SANITIZE_NAN_LOGITS"
-# The logits that are not numbers: of both models, or of the draft model alone.
-OF_TARGET, OF_DRAFT = "target", "draft"
 # More requests than arrive together.
 _TOGETHER = 1000
 # Between a runner and the number of draft steps of its graphs, in the names of an adaptive worker's; and that of the
@@ -113,6 +110,8 @@ def launched(setup: Setup, graphs: str) -> Setup:
         "images": False,
         "sanitizes": False,
         "grammar": False,
+        "logit_bias": False,
+        "stop_token_ids": False,
         "tp_size": 1,
         **NO_ADAPTERS,
     }
@@ -148,30 +147,13 @@ def brings_image(setup: Setup, row: int) -> bool:
     return setup.images and row % 2 == 0
 
 
-def lacks_numbers(setup: Setup, step: int, row: int) -> bool:
-    """True of a request, by its place in the case, whose logits are not numbers: every other one."""
-    return bool(setup.nan_logits) and (step + row) % 2 == 1
-
-
-def has_grammar(setup: Setup, step: int, row: int) -> bool:
-    """True of a request, by its place in the case, with a grammar: every other one."""
-    return setup.grammar and (step + row) % 2 == 0
-
-
-def text_tokens(setup: Setup, step: int, row: int, further: int) -> int:
-    """Tokens of a request's text: as many as it asks for, or half where its grammar ends it, as every other one
-    does."""
-    ends = has_grammar(setup, step, row) and (step + row) % 4 == 0
-    return 1 + further // 2 if ends else 1 + further
-
-
 ROWS: tuple[Option, ...] = (
     Option(
         field="overlap",
         name="disable_overlap_schedule",
         reversed=True,
         meaning="the event loop processes each round's results before the next round",
-        if_set=(_SERVES,),
+        if_set=(SERVES,),
         drawn=(True,),
         later=True,
         words="the overlap schedule",
@@ -182,7 +164,7 @@ ROWS: tuple[Option, ...] = (
         part=HARNESS,
         meaning="verify and draft-extend are prepared on a stream of their own",
         if_set=(
-            _SERVES,
+            SERVES,
             Need(
                 lambda s, r, b: b.plans_ahead,
                 f"{PLAN_STREAM} is unsupported on {{s.backend}}: it has no update_verify_buffers_to_fill_after_draft",
@@ -197,7 +179,7 @@ ROWS: tuple[Option, ...] = (
         name="disable_radix_cache",
         reversed=True,
         meaning="prompts share no prefix through the radix cache",
-        if_set=(_SERVES,),
+        if_set=(SERVES,),
         drawn=(True,),
         later=True,
         words="the radix cache",
@@ -208,7 +190,7 @@ ROWS: tuple[Option, ...] = (
         meaning="prompt tokens that are prefilled at once, in whole pages; 0: all",
         bounds=(0, 1 << 24),
         if_set=(
-            _SERVES,
+            SERVES,
             Need(
                 lambda s, r, b: s.chunk % s.page_size == 0,
                 "chunked_prefill_size {s.chunk} is not a multiple of page_size",
@@ -223,7 +205,7 @@ ROWS: tuple[Option, ...] = (
         meaning="KV slots of the pool; 0: twice the need of all requests",
         bounds=(0, 1 << 24),
         if_set=(
-            _SERVES,
+            SERVES,
             Need(
                 lambda s, r, b: s.pool >= pool_least(s) and s.pool % s.page_size == 0,
                 "max_total_tokens {s.pool} is too small for one request, or not a multiple of page_size",
@@ -238,7 +220,7 @@ ROWS: tuple[Option, ...] = (
         part=HARNESS,
         meaning="how often drafts disagree with the target, in hundredths; 0: most drafts are accepted",
         bounds=(0, DISAGREEMENT_MAX),
-        if_set=(_SERVES,),
+        if_set=(SERVES,),
         drawn=(10, 30, 100, 300),
         later=True,
         words="drafts that disagree by {0} hundredths",
@@ -248,7 +230,7 @@ ROWS: tuple[Option, ...] = (
         name="return_logprob",
         part=HARNESS,
         meaning="every other request of a step, from the first on, asks for the log-probabilities of its tokens",
-        if_set=(_SERVES,),
+        if_set=(SERVES,),
         drawn=(True,),
         later=True,
         words="log-probabilities returned",
@@ -261,7 +243,7 @@ ROWS: tuple[Option, ...] = (
         "of its prompt, too; -1: of its text alone",
         bounds=(-1, 1 << 24),
         if_set=(
-            _SERVES,
+            SERVES,
             Need(lambda s, r, b: s.logprobs, "logprob_start_len without return_logprob asks for nothing"),
         ),
         drawn=(0, 3),
@@ -275,7 +257,7 @@ ROWS: tuple[Option, ...] = (
         meaning="the largest graph of a prefill, in tokens, beside one of its half and one of its quarter; 0: no graph",
         bounds=(0, 1 << 12),
         if_set=(
-            _SERVES,
+            SERVES,
             Need(lambda s, r, b: not family_facts(s).eager_prefills, "{s.family} models have no prefill graphs here"),
         ),
         drawn=(16, 32),
@@ -289,7 +271,7 @@ ROWS: tuple[Option, ...] = (
         "with room for as many requests as the largest bucket has; disabled, not at all",
         choices=(BREAKABLE, FULL, DISABLED),
         if_set=(
-            _SERVES,
+            SERVES,
             Need(
                 lambda s, r, b: s.prefill_backend != FULL or b.captures_prefills,
                 "{s.backend} has no metadata for full prefill graphs",
@@ -310,7 +292,7 @@ ROWS: tuple[Option, ...] = (
         part=HARNESS,
         meaning="every other request of a step samples, so coldly that its text is the greedy one: from the first on, "
         "or from the second where the first asks for log-probabilities",
-        if_set=(_SERVES,),
+        if_set=(SERVES,),
         drawn=(True,),
         later=True,
         words="requests that sample",
@@ -321,8 +303,8 @@ ROWS: tuple[Option, ...] = (
         part=HARNESS,
         reversed=True,
         meaning="requests say that no token ends them, and sglang admits them by all tokens that they ask for; "
-        "otherwise by a part of these, and in a full pool it retracts some. No text has a token that ends it",
-        if_set=(_SERVES,),
+        "otherwise by a part of these, and in a full pool it retracts some",
+        if_set=(SERVES,),
         drawn=(True,),
         later=True,
         words="requests that a token may end",
@@ -334,64 +316,11 @@ ROWS: tuple[Option, ...] = (
         meaning="every other request of a step, from the first on, brings an image if its prompt has room for it: "
         "embeddings in place of up to ten tokens', at positions whose axes differ",
         if_set=(
-            _SERVES,
+            SERVES,
             Need(lambda s, r, b: family_facts(s).sees, "these models take no images"),
         ),
         drawn=(True,),
         later=True,
         words="prompts with images",
-    ),
-    Option(
-        field="nan_logits",
-        name="nan_logits",
-        part=HARNESS,
-        meaning="every other request, from the second of the first step on, has a token in its prompt whose embedding "
-        "is NaN: in both models (target), or in the draft model alone (draft)",
-        choices=("", OF_TARGET, OF_DRAFT),
-        if_set=(
-            _SERVES,
-            Need(lambda s, r, b: not s.images, "an image may lie where the token would"),
-            Need(lambda s, r, b: not s.dp_attention, "logits that are not numbers have no model beside another rank"),
-            Need(lambda s, r, b: not family_facts(s).frozen, "{s.family} models have one matrix for tokens and logits"),
-            Need(
-                lambda s, r, b: s.nan_logits != OF_DRAFT or s.algorithm not in WITHOUT_STEPS,
-                "the {s.algorithm} algorithm's drafts have no embeddings of their own",
-            ),
-            Need(
-                lambda s, r, b: s.nan_logits != OF_TARGET or s.sanitizes or not (s.sampled or s.rejection),
-                f"PyTorch samples from no probabilities that are not numbers: that needs {SANITIZE}",
-            ),
-            Need(
-                lambda s, r, b: s.nan_logits != OF_TARGET or not s.rejection,
-                "random drafts draw other numbers in a graph, which decide where all tokens are as likely",
-            ),
-        ),
-        drawn=(OF_TARGET, OF_DRAFT),
-        later=True,
-        words="logits that are not numbers, of the {0}",
-    ),
-    Option(
-        field="sanitizes",
-        name=SANITIZE,
-        part=HARNESS,
-        meaning="sglang replaces logits that are not numbers before it samples",
-        if_set=(_SERVES,),
-        drawn=(True,),
-        later=True,
-        words="logits that are sanitized",
-    ),
-    Option(
-        field="grammar",
-        name="grammar",
-        part=HARNESS,
-        meaning="every other request, from the first on, has a grammar that forbids one token of four, by the token "
-        "before; every other grammar ends its text half way",
-        if_set=(
-            _SERVES,
-            Need(lambda s, r, b: not s.nan_logits, "a mask over logits that are not numbers leaves no right token"),
-        ),
-        drawn=(True,),
-        later=True,
-        words="requests with a grammar",
     ),
 )

@@ -27,9 +27,10 @@ def allowed(tokens: int, text: list[int]) -> torch.Tensor:
     return rest != 0
 
 
-def allowed_along(tokens: int, text: list[int]) -> torch.Tensor:
-    """The tokens allowed at each place of a text: [len(text), tokens], bool."""
-    return torch.stack([allowed(tokens, text[:place]) for place in range(len(text))])
+def along(tokens: int, text: list[int]) -> torch.Tensor:
+    """-inf for the tokens that are forbidden at each place of a text, else 0: [len(text), tokens], float64."""
+    forbidden = torch.stack([~allowed(tokens, text[:place]) for place in range(len(text))])
+    return torch.zeros(forbidden.shape, dtype=torch.float64).masked_fill(forbidden, -torch.inf)
 
 
 class Matcher:

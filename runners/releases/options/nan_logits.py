@@ -9,7 +9,7 @@ import torch
 
 from repro.cases.case import Setup
 from repro.cases.layout import Ints
-from repro.cases.rows.serving import OF_DRAFT, OF_TARGET, lacks_numbers
+from repro.cases.rows.requests import OF_DRAFT, OF_TARGET, lacks_numbers
 from repro.cases.runner_facts import FROM_TABLE
 
 # Before, no release has a sanitizer.

@@ -98,13 +98,13 @@ class Teacher:
         self,
         prompt: Ints,
         text: Sequence[int],
+        added: torch.Tensor,
         image: Image | None = None,
         adapter: int = 0,
-        allowed: torch.Tensor | None = None,
     ) -> Judged:
         """text: one token or more. One that the vocabulary lacks is infinitely far behind the best, and goes on as the
-        last one that it has. image: in the prompt. adapter: of the request, counted from 1; 0: none. allowed: of a
-        grammar, [text, vocabulary]; logits of other tokens count as 0."""
+        last one that it has. added: to the text's logits, [text, vocabulary]; where it is -inf, they count as 0.
+        image: in the prompt. adapter: of the request, counted from 1; 0: none."""
         known = torch.tensor([0 <= token < self._vocab for token in text])
         chosen = torch.tensor(list(text)).clamp(0, self._vocab - 1)
         ids = torch.cat([torch.from_numpy(np.asarray(prompt, dtype=np.int64)), chosen[:-1]])
@@ -119,13 +119,12 @@ class Teacher:
         of_prompt = logits[:, :first]
         logits, states = (each[:, first:] for each in (logits, every))
         kept = {name: each[:, first:] for name, each in tokens.kept.items()}
-        masked = ~allowed if allowed is not None else torch.zeros_like(logits[0], dtype=torch.bool)
-        right = logits[0].masked_fill(masked, -torch.inf)
+        right = logits[0] + added
         unknown = right.isnan().any(dim=-1)
         behind = right.amax(dim=-1) - right.gather(-1, chosen[:, None])[:, 0]
         likely = right.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0]
         return Judged(
-            logits=right.masked_fill(masked, 0.0),
+            logits=right.masked_fill(added == -torch.inf, 0.0),
             states=states[0],
             best=right.argmax(dim=-1).where(~unknown, chosen).numpy(),
             behind=behind.masked_fill(~known, torch.inf).masked_fill(unknown, torch.nan).numpy(),

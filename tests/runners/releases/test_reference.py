@@ -314,7 +314,7 @@ def test_a_token_that_the_vocabulary_lacks_is_infinitely_far_behind(monkeypatch:
 
     monkeypatch.setattr(served, "read_whole", lambda model, vocab: repeats)
     teacher = Teacher(None, 4, torch.float32, torch.float32, on_gpu=False)
-    judged = teacher.judge(np.array([1, 2]), [2, 1 << 60, -7, 0])
+    judged = teacher.judge(np.array([1, 2]), [2, 1 << 60, -7, 0], torch.zeros(4, 4, dtype=torch.float64))
     assert judged.best.tolist() == [2, 2, 3, 0]
     assert judged.behind.tolist() == [0.0, math.inf, math.inf, 0.0]
     assert judged.likely[1:3].tolist() == [-math.inf] * 2

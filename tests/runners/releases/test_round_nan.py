@@ -13,7 +13,7 @@ from oracles import kv_rows, logits, text
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Setup, problems
 from repro.cases.release_list import NEWEST
-from repro.cases.rows.serving import OF_DRAFT, OF_TARGET, lacks_numbers
+from repro.cases.rows.requests import OF_DRAFT, OF_TARGET, lacks_numbers
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from runners.releases.options import nan_logits

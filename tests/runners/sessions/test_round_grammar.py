@@ -14,7 +14,7 @@ from oracles import order, progress, text
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Step, Target, problems
 from repro.cases.release_list import NEWEST
-from repro.cases.rows.serving import OF_TARGET, has_grammar, text_tokens
+from repro.cases.rows.requests import OF_TARGET, has_grammar, text_tokens
 from repro.cases.runner_facts import MARKOV
 from repro.traces.finding import Status
 from runners.processes.pool import Pool

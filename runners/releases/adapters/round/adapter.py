@@ -10,7 +10,8 @@ from typing import Any
 from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
-from repro.cases.rows.serving import PLAN_STREAM, SANITIZE, pool_of, prefill_buckets
+from repro.cases.rows.requests import SANITIZE
+from repro.cases.rows.serving import PLAN_STREAM, pool_of, prefill_buckets
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV, RUNNER_FACTS
 from runners.recording.observer import Unsupported
 from runners.releases import model

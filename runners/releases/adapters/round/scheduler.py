@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import nan
 from typing import Any
 
 import torch
-from sglang.srt.managers import io_struct
 from sglang.srt.managers import scheduler as scheduling
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components import ipc_channels, request_receiver
-from sglang.srt.sampling.sampling_params import SamplingParams
 
 from repro.cases.rows.serving import BLOCK, SLIDING, graph_name
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
 from runners.engines.active import engine
 from runners.releases.adapters.round.blocks import DRAFTED
 from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
-from runners.releases.options import dsv4, lora
-from runners.releases.options.images import Image
+from runners.releases.options import dsv4
 from runners.releases.options.sliding import is_hybrid
 from runners.releases.workers.arguments import construct
 from runners.releases.workers.posing import Posing
@@ -38,9 +33,6 @@ _OF_STATES = {
     "verify": "target_graph_runner",
     "draft_extend": "cuda_graph_runner_for_draft_extend",
 }
-# The lowest temperature that sglang does not take for greedy, at which the second best token's probability is 0 but
-# where two are as likely, within rounding.
-COLD = 1.1e-6
 # What a tree cache holds of state slots, in words and in its own names.
 _HELD = {"evictable": "evictable", "locked": "protected"}
 # Ends of a request.
@@ -64,57 +56,6 @@ def constructed(args: Any, wire: Wire, placed: Mapping[str, Any]) -> Any:
 def _channels(kind: Any, wire: Wire) -> Any:
     names = [f.name for f in dataclasses.fields(kind)]
     return kind(**{name: wire if name.startswith("send_to") else None for name in names})
-
-
-def request(
-    rid: str,
-    prompt: Sequence[int],
-    count: int,
-    *,
-    alone: bool = False,
-    logprobs: bool = False,
-    logprob_start_len: int = -1,
-    states: bool = False,
-    sampled: bool = False,
-    heeds_eos: bool = False,
-    image: Image | None = None,
-    adapter: int = 0,
-    grammar: int | None = None,
-) -> Any:
-    """A request for so many tokens, whatever they are. alone: it shares no prefix with another one. logprobs, states:
-    it asks for their log-probabilities, or for hidden states. logprob_start_len: and for those of its prompt from this
-    token on; -1: for none. sampled: it is not greedy, but as cold. heeds_eos: a token might end it. image: in its
-    prompt. adapter: the one that serves it, counted from 1; 0: none. grammar: the number of tokens by which its grammar
-    ends the text (0: it does not); None: it has none."""
-    kind: Any = io_struct.TokenizedGenerateReqInput
-    temperature = COLD if sampled else 0.0
-    sampling = SamplingParams(max_new_tokens=count, temperature=temperature, ignore_eos=not heeds_eos)
-    sampling.regex = None if grammar is None else str(grammar)
-    sampling.normalize(None)
-    fields: dict[str, Any] = {
-        "rid": rid,
-        "input_text": "",
-        "input_ids": array("q", prompt),
-        "sampling_params": sampling,
-        "return_logprob": logprobs,
-        "return_hidden_states": states,
-        "logprob_start_len": logprob_start_len,
-        "top_logprobs_num": 0,
-        "token_ids_logprob": None,
-        "stream": True,
-        "mm_inputs": image.brought(list(prompt)) if image else None,
-        "lora_id": lora.name_of(adapter),
-    }
-    if alone:
-        fields["extra_key"] = rid
-    parameters = inspect.signature(kind).parameters
-    required = {name: None for name, each in parameters.items() if each.default is inspect.Parameter.empty}
-    return kind(**(required | fields))
-
-
-def aborting(rid: str = "") -> Any:
-    """Ends a request, or all."""
-    return io_struct.AbortReq(rid=rid, abort_all=not rid)
 
 
 def retract(*, now: bool) -> None:
