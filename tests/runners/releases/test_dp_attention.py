@@ -170,7 +170,7 @@ COUNTED = tuple(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_tokens_without_logits_are_not_counted_as_having_some(tmp_path: Path) -> None:
     package = sglang_path(Target(NEWEST, "emulated"))

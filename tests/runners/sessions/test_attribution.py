@@ -335,6 +335,7 @@ def test_a_buffer_that_is_too_short_is_recorded_as_it_is() -> None:
     assert np.prod(seen["short"]) == 10
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.13")
 def test_a_backend_that_cannot_be_made_is_a_failure() -> None:
     case = Case(setup=SETUP, steps=(Step(requests=(Request(slot=1, seq_len=5, data=1),)),))
