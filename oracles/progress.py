@@ -1,6 +1,9 @@
-"""Every request ends, without an abort that nobody requested, within a limit of iterations of the event loop."""
+"""Every request ends, without an abort that nobody requested, within a limit of iterations of the event loop, and every
+update of weights is made."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,6 +16,7 @@ from repro.traces.trace import Trace
 
 ORACLE = "progress"
 STUCK, ABORTED = "a request never ends", "a request is aborted"
+REFUSED = "an update of weights fails"
 HOW = {0: STUCK, TEXT_ABORTED: ABORTED}
 
 
@@ -23,6 +27,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
     wrongs: list[Wrong] = []
     compared = 0
     for number in range(len(case.steps)):
+        wrongs += _refused(record, trace, number)
         ended = record.path(number, Recorded.SERVED).get("ended")
         if ended is None:
             continue
@@ -34,3 +39,11 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 detail = f"Of {count} iterations of the event loop: {HOW[how]}, request {row} of step {number}."
                 wrongs.append(Wrong(where=HOW[how], detail=detail, cell=cell))
     return conclude(ORACLE, wrongs, compared, nothing="the event loop did not come to its end")
+
+
+def _refused(record: Record, trace: Trace, number: int) -> Iterator[Wrong]:
+    done = record.path(number, Recorded.SERVED).get("update")
+    if done is not None and not done.all():
+        words = trace.facts.get(f"update refused in step {number}", "")
+        cell = Cell(step=number, buffer="update", row=0, column=0, got="0", want="1")
+        yield Wrong(where=REFUSED, detail=f"Before step {number} weights are not updated: {words}", cell=cell)

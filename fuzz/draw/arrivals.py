@@ -17,6 +17,7 @@ from repro.cases.rows.requests import OF_TARGET
 from repro.cases.rows.serving import BREAKABLE, FULL, pool_least, pool_of, prefill_buckets
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV
 from repro.cases.sharing import SHARERS, VOCABULARY_STEP, groups_of
+from repro.cases.updates import UPDATE, update_problems
 
 # A case costs by its tokens: so many requests, and of each so many tokens besides the first.
 GROUPS_MAX, REQUESTS_MAX, FURTHER_MAX = 4, 8, 24
@@ -39,6 +40,8 @@ ADAPTED = 8
 WITHOUT_IMAGES = 4
 # One in so many setups has requests with a grammar, a bias or stop tokens.
 OF_SOME_REQUESTS = {"grammar": 5, "logit_bias": 5, "stop_token_ids": 4}
+# One in so many groups behind the first comes with an update of weights, for which earlier requests must have ended.
+UPDATING = 8
 WAITS = (0, 1, 1, 2, 3, 6)
 
 
@@ -169,7 +172,7 @@ def arrivals(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
     left, ranked = REQUESTS_MAX, setup.dp_attention
     groups = hand.number(1, GROUPS_MAX)
     for number in range(groups):
-        happens = hand.pick(("", "", "", *HAPPENINGS)) if number else ""
+        happens = _happening(hand) if number else ""
         # An iteration that prefills retracts nothing.
         alone = happens == "retract" and hand.pick((True, True, False))
         alone |= ranked and hand.pick((False, False, True))  # they come to the other rank alone
@@ -182,6 +185,12 @@ def arrivals(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
         if not left:
             break
     return Case(setup=setup, steps=tuple(steps))
+
+
+def _happening(hand: Hand) -> str:
+    if hand.number(1, UPDATING) == 1 and not any(update_problems(hand.setup)):
+        return UPDATE
+    return hand.pick(("", "", "", *(each for each in HAPPENINGS if each != UPDATE)))
 
 
 def fullest(setup: Setup) -> Case:

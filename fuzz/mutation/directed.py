@@ -28,6 +28,7 @@ from repro.cases.options import OPTIONS
 from repro.cases.rows.serving import pool_least
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.setup import SPARE_POSITIONS
+from repro.cases.updates import UPDATE, update_problems
 
 CASES_MAX = 40
 # Of each setup, before any setup has more; and how many are drawn for it besides those that are written here.
@@ -271,7 +272,8 @@ def written(setup: Setup) -> Iterator[Case]:
 
 def _happening(setup: Setup) -> Case:
     """All that may happen to a scheduler while requests run: they are retracted, in an iteration without a prefill,
-    the oldest is aborted, others come with the same first tokens, and the cache is flushed when no request runs."""
+    the oldest is aborted, others come with the same first tokens, the cache is flushed when no request runs, and
+    weights are updated where they may be."""
     limit, full, step = seq_len_max(setup), setup.max_bs, partial(_step, setup, further=SERVED)
     first, again = step(full, [limit, limit // 2]), step(full, [limit // 2 + 3, limit // 3])
     prefills = 2 * (-(-limit // setup.chunk) if setup.chunk else 1)  # of two requests, which a small pool has room for
@@ -281,7 +283,8 @@ def _happening(setup: Setup) -> Case:
         replace(again, wait=WAIT, happens="abort"),
         replace(step(1, [limit // 3], 1, 1), wait=10 * WAIT, happens="flush"),
     )
-    return Case(setup=setup, steps=steps)
+    updated = () if any(update_problems(setup)) else (replace(step(1, [limit // 3], 1, 1), happens=UPDATE),)
+    return Case(setup=setup, steps=(*steps, *updated))
 
 
 def _step(

@@ -18,6 +18,7 @@ from repro.cases.rows.bounds import RUNNERS as RUNNERS
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.setup import Setup as Setup
 from repro.cases.setup_problems import setup_problems as setup_problems
+from repro.cases.updates import UPDATE, update_problems
 
 ENGINES = ("emulated", "cuda", "toy")
 STEPS_MAX = 64
@@ -27,8 +28,8 @@ HIDDEN = ("", "last", "full")
 DATA_MAX = 2**31 - 1
 # Iterations of an event loop between two groups of arrivals.
 WAIT_MAX = 64
-# Running requests give up their KV slots, the oldest request is aborted, the cache is flushed.
-HAPPENINGS = ("", "retract", "abort", "flush")
+# Running requests give up their KV slots, the oldest request is aborted, the cache is flushed, weights are updated.
+HAPPENINGS = ("", "retract", "abort", "flush", UPDATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +192,7 @@ def _serving_problems(setup: Setup, step: Step) -> list[str]:
         )
     texts = [] if 0 <= step.wait <= WAIT_MAX else [f"wait {step.wait} is outside 0..{WAIT_MAX}"]
     texts += [] if step.happens in HAPPENINGS else [f"happens {step.happens!r} is none of {HAPPENINGS}"]
+    texts += update_problems(setup) if step.happens == UPDATE else ()
     most = seq_len_max(setup)
     return texts + [
         f"request {row}: {request.seq_len} and {request.further} further tokens are outside 0..{most}"

@@ -46,7 +46,8 @@ STEP = (
         owner=Step,
         field="happens",
         name="happens",
-        meaning="an event just before the step: retract running requests, abort the oldest one, flush the cache",
+        meaning="an event just before the step: retract running requests, abort the oldest one, flush the cache, or "
+        "update weights as soon as no request runs",
         choices=HAPPENINGS,
     ),
 )

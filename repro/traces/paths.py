@@ -318,9 +318,9 @@ class Recorded(StrEnum):
         "have them.")
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
         arrays="tokens, best int64 [raw_bs, n]; behind, off, returned, likely, prompt[_likely], states, drafts float64 "
-        "[raw_bs, n]; [prompt_, states_, drafts_]noise float64, ended, COUNT int64, aborted bool; [noise_]state_LAYER",
-        meaning="Each request's text; the target's in float64, how far it and drafts lie behind, logits and "
-        "states off, log-probabilities returned and right, rounding's reach; ended: 2 if aborted; COUNT: as reported.")
+        "[raw_bs, n]; [prompt_, states_, drafts_]noise float64, ended, COUNT int64, aborted, update bool; "
+        "[noise_]state_LAYER", meaning="Each text; the target's in float64, how far it and drafts lie behind, "
+        "logits, states off, log-probabilities returned, right, noise's reach; ended: 2 if aborted; COUNT: reported.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
         arrays="NAME int64 [3]", meaning="Of no request: at the start, when all have ended, after a flush.")
     FREED = PathRow("freed", When.ONCE, sessions=OF_ROUNDS, engines=EMULATED,

@@ -22,6 +22,7 @@ from runners.releases.options.sliding import is_hybrid
 from runners.sessions.arrivals import IDLE
 from runners.sessions.iterations import prefills_max
 from runners.sessions.rounds import kv_rows
+from runners.sessions.versions import Versions
 
 Texts = Mapping[int, Sequence[int]]
 
@@ -56,11 +57,13 @@ class _AllAtOnce:
 
 @dataclass(slots=True)
 class Afresh:
-    """Mutable: it gathers the rows of each request by its number. images, adapters: those that requests bring or have,
-    the same."""
+    """Mutable: it gathers the rows of each request by its number. version_of: the weights that each was served with,
+    the same. images, adapters: those that requests bring or have, the same."""
 
     scheduler: Any
     wire: Wire
+    versions: Versions
+    version_of: Mapping[int, int]
     images: Mapping[int, Image] = field(default_factory=dict)
     adapters: Mapping[int, int] = field(default_factory=dict)
     rows: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
@@ -98,6 +101,16 @@ class Afresh:
 
     def _serve(self, texts: Texts) -> None:
         self.rows = {}
+        for version in sorted(set(self.version_of.values())):
+            its = {number: text for number, text in texts.items() if self.version_of[number] == version}
+            if its:
+                self.versions.put(version)
+                self._prefill(its)
+        if self.rows.keys() != texts.keys():
+            raise HarnessError(f"of requests {sorted(texts)} only {sorted(self.rows)} were prefilled afresh")
+
+    def _prefill(self, texts: Texts) -> None:
+        self.scheduler.flush_cache()
         self.wire.sent.clear()
         # Sliding layers may have no KV slots for all of a prompt at once.
         hybrid = is_hybrid(self.scheduler.tp_worker.model_runner.token_to_kv_pool)
@@ -105,8 +118,6 @@ class Afresh:
         clock = _AllAtOnce(texts, self.images, self.adapters, self.wire, prefills_max(map(len, texts.values()), chunk))
         with self._prefills_seen(), nullcontext() if hybrid else _unchunked(self.scheduler):
             serving.run(self.scheduler, self.wire, clock)
-        if self.rows.keys() != texts.keys():
-            raise HarnessError(f"of requests {sorted(texts)} only {sorted(self.rows)} were prefilled afresh")
 
     @contextmanager
     def _prefills_seen(self) -> Iterator[None]:

@@ -14,13 +14,15 @@ from repro.cases.payload import integers
 from repro.cases.rows.adapters import adapter_of
 from repro.cases.rows.requests import biases, has_grammar, stop_tokens, text_tokens
 from repro.cases.rows.serving import asks_logprobs, asks_states, prompt_start, samples
+from repro.cases.updates import UPDATE
 from repro.traces.paths import Recorded
 from runners.recording.observer import Watch
-from runners.releases.adapters.round import messages
+from runners.releases.adapters.round import messages, updating
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round.family import EndOfLoop, Wire
 from runners.releases.options.images import Images
 from runners.sessions.iterations import BESIDES, iterations_max
+from runners.sessions.versions import Versions
 
 # Idle iterations behind the last end: the overlap loop is one late, and an idle scheduler checks itself.
 IDLE = 3
@@ -59,10 +61,15 @@ class Clock:
     wire: Wire
     watch: Watch
     flush: Callable[[], object]
+    is_idle: Callable[[], bool]
+    versions: Versions
     iteration: int = 0
     idle: int = 0
     arrived: int = 0  # steps
     aborted: list[str] = field(default_factory=list)
+    updated: int = -1  # the last step that has updated weights
+    refusals: dict[int, str] = field(default_factory=dict)  # of an update, by its step
+    _answers: int = 0  # the place of the first answer to it among what was sent
     due: int = field(init=False)
     limit: int = field(init=False)
 
@@ -78,6 +85,10 @@ class Clock:
         arriving: list[Any] = []
         self._go_on_elsewhere(arrives=False)
         while self.arrived < len(self.case.steps) and self.iteration >= self.due:
+            if self.case.steps[self.arrived].happens == UPDATE and self.updated < self.arrived:
+                # The requests behind it come when it is done, and it comes when those before it have ended.
+                arriving += self._updating() if not arriving and self.is_idle() else []
+                break
             arriving += self._happening(self.case.steps[self.arrived].happens)
             arriving += self._arriving(self.arrived)
             self.arrived += 1
@@ -101,6 +112,10 @@ class Clock:
         _, ended = serving.outputs(self.wire.sent)
         return sum(len(step.requests) for step in self.case.steps) - len(ended)
 
+    def _updating(self) -> list[Any]:
+        self.updated, self._answers = self.arrived, len(self.wire.sent)
+        return self.versions.messages()
+
     def _happening(self, kind: str) -> list[Any]:
         """The messages that it is made of. Retraction lasts for an iteration."""
         match kind:
@@ -108,6 +123,10 @@ class Clock:
                 serving.retract(now=True)
             case "flush":
                 self.flush()
+            case kind if kind == UPDATE:
+                self.versions.updated()
+                if refusals := updating.refusals(self.wire.sent[self._answers :]):
+                    self.refusals[self.updated] = "; ".join(refusals)
             case "abort":
                 _, ended = serving.outputs(self.wire.sent)
                 steps = enumerate(self.case.steps[: self.arrived])

@@ -76,15 +76,20 @@ def apart(captured: Captured, came: HostArrays, names: Sequence[str], variants: 
     return third_opinion.apart(of_graph, of_eager, [], FORMATS[captured.kv[0].dtype].unit)
 
 
-@contextmanager
-def scaled_for_now(tensors: Sequence[torch.Tensor], factor: float, *, unevenly: bool = False) -> Iterator[None]:
-    """While entered, these are so many times what they were; unevenly: every other entry is as much smaller."""
-    unmoved = [tensor.clone() for tensor in tensors]
+def scale(tensors: Sequence[torch.Tensor], factor: float, *, unevenly: bool = False) -> None:
+    """Multiply these; unevenly: every other entry becomes as much smaller."""
     for tensor in tensors:
         by = torch.full_like(tensor, factor)
         if unevenly:
             by.view(-1)[1::2] = 2.0 - factor
         tensor.mul_(by)
+
+
+@contextmanager
+def scaled_for_now(tensors: Sequence[torch.Tensor], factor: float, *, unevenly: bool = False) -> Iterator[None]:
+    """While entered, these are so many times what they were; unevenly: every other entry is as much smaller."""
+    unmoved = [tensor.clone() for tensor in tensors]
+    scale(tensors, factor, unevenly=unevenly)
     try:
         yield
     finally:

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from repro.cases.case import Case, Setup, Target
+from repro.cases.case import Case, Setup, Step, Target
 from repro.cases.families import kv_dtype_of
 from repro.cases.layout import Ints
-from repro.cases.rows.adapters import ADAPTERS, adapter_of
+from repro.cases.rows.adapters import adapter_of
 from repro.cases.rows.requests import OF_TARGET, biases, has_grammar
 from repro.cases.rows.serving import NOISE, STATE
 from repro.cases.sharing import ranks_of, share_of
+from repro.cases.updates import UPDATE
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -30,20 +31,21 @@ from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
 from runners.releases.options import dsv4, grammar, lora, nan_logits, recurrent
 from runners.releases.options.images import Images, images_of
-from runners.releases.reference.drafters import drafter
 from runners.releases.reference.drafts import Drafted
-from runners.releases.reference.served import Judged, Teacher
+from runners.releases.reference.served import Judged
 from runners.sessions import collectives, padded
 from runners.sessions.afresh import Afresh, Texts
 from runners.sessions.arrivals import Aborting, Clock, name_of, prompt, rows
 from runners.sessions.errors import attributed, sglang_errors
 from runners.sessions.freed import Frees
 from runners.sessions.launches import Launches, stages
-from runners.sessions.noise import NUDGE, scaled_for_now
+from runners.sessions.noise import NUDGE
 from runners.sessions.observe.memory import see_memory
 from runners.sessions.planner import Planner
 from runners.sessions.rounds import Rounds, apart, drafts_of, not_numbers, number_of, off, states_off
 from runners.sessions.state import State
+from runners.sessions.teaching import Teachers
+from runners.sessions.versions import Versions
 
 Prompts = Sequence[Sequence[Ints]]
 # What messages count of each request.
@@ -95,19 +97,8 @@ class Served:
         self.scheduler, self.wire, self.setup, self.share = scheduler, wire, setup, share_of(setup)
         wire.others.prefills_max = setup.prefill_max_bs
         model = scheduler.tp_worker.model_runner
-        kv_dtype = model.token_to_kv_pool.dtype
-        target, *drafts = serving.models(scheduler)
-        known = drafter(self.share, target, drafts)
-        self.unjudged = known if isinstance(known, str) else ""
-        self.teacher = Teacher(
-            target,
-            self.share.vocab_size,
-            model.dtype,
-            kv_dtype,
-            on_gpu=engine.device != "cpu",
-            drafter=None if isinstance(known, str) else known,
-            adapted=[lora.merged(setup, target, each + 1) for each in range(ADAPTERS * setup.enable_lora)],
-        )
+        self.versions = Versions(scheduler, setup)
+        self.teachers = Teachers(scheduler, setup, self.versions)
         self._images: Images = {}
         self._adapters: Mapping[tuple[int, int], int] = {}
         self.at_start = serving.holdings(scheduler)
@@ -132,6 +123,7 @@ class Served:
         self._start_state = State(owners, others).take()
 
     def run(self, case: Case, watch: Watch) -> None:
+        self.teachers.prepare(case.steps)
         prompts = [[prompt(self.share, r.data, r.seq_len) for r in step.requests] for step in case.steps]
         if self.setup.nan_logits:
             for number, step in enumerate(case.steps):
@@ -142,7 +134,7 @@ class Served:
             image.stand_in(prompts[number][row], self.share.vocab_size)
         self._adapters = {
             (step, row): adapter_of(self.setup, step, row, case.steps[step].requests[row].data)
-            for step, row in _places(case)
+            for step, row in _places(case.steps)
         }
         for number, texts in enumerate(prompts):
             watch.see(number, Recorded.INPUT, "seq_lens", np.array([len(text) for text in texts]))
@@ -159,6 +151,7 @@ class Served:
             self._see_afresh(whole, watch)
         if not left:
             self._go_without_graphs(case, prompts, watch, by_graph)
+        self.versions.put(0)
         self._reset()
 
     def _see_afresh(self, texts: Texts, watch: Watch) -> None:
@@ -168,14 +161,15 @@ class Served:
         with self._without_graphs(), sglang_errors():
             images = {number_of(name_of(*place)): image for place, image in self._images.items()}
             adapters = {number_of(name_of(*place)): adapter for place, adapter in self._adapters.items()}
-            afresh = Afresh(self.scheduler, self.wire, images, adapters)
+            versions = {number_of(name_of(*place)): self.teachers.version(place[0]) for place in self._adapters}
+            afresh = Afresh(self.scheduler, self.wire, self.versions, versions, images, adapters)
             lacking = {number for number, text in texts.items() if nan_logits.is_among(text, self.share)}
             afresh.see(texts, {number_of(rid): n for rid, n in cached.items()}, lacking, watch)
             self.scheduler.flush_cache()
             if kv_dtype_of(self.setup):
                 self._clear()
                 rounded = attention_calls.rounded(self.scheduler.tp_worker.model_runner.kv_cache_dtype)
-                ways = (self._embeddings_moved(EIGHT_BITS, unevenly=True), rounded)
+                ways = (self.versions.moved(EIGHT_BITS), rounded)
                 afresh.see_noise(texts, ways, watch)
 
     def _go_without_graphs(self, case: Case, prompts: Prompts, watch: Watch, by_graph: Way) -> None:
@@ -187,8 +181,7 @@ class Served:
             (Recorded.ROUND_NUDGED_UP, 1 + nudge),
             (Recorded.ROUND_NUDGED_DOWN, 1 - nudge),
         ):
-            # Unevenly, as the norms of next-token layers cancel a factor.
-            with self._without_graphs(), self._embeddings_moved(factor, unevenly=True):
+            with self._without_graphs(), self.versions.moved(factor):
                 way = self._go(case, prompts, watch, path, "eager")
             if way.launches:
                 raise HarnessError(f"graphs were launched without any: {way.launches}")
@@ -204,7 +197,11 @@ class Served:
         self.adapting.start_over()
         # Whoever samples draws the same numbers each time, as two tokens can be exactly as likely in half precision.
         torch.manual_seed(sum(request.data for step in case.steps for request in step.requests))
-        clock = Clock(case, prompts, self._images, self.wire, watch, self.scheduler.flush_cache)
+        self.versions.put(0)
+        scheduler = self.scheduler
+        clock = Clock(
+            case, prompts, self._images, self.wire, watch, scheduler.flush_cache, scheduler.is_fully_idle, self.versions
+        )
         start = time.perf_counter()
         rounds = Rounds(self.scheduler, path, watch, self.share.vocab_size, masked=self.setup.grammar)
         follows = path is Recorded.ROUND_GRAPH
@@ -247,21 +244,14 @@ class Served:
         for state in self._states:  # of a request's first token the worker clears it
             state.fill_(torch.nan)
 
-    def _embeddings_moved(self, factor: float, *, unevenly: bool = False) -> AbstractContextManager[None]:
-        """The same in both models, of which the draft may have the target's own. unevenly: each entry up or down, which
-        a norm leaves as it is."""
-        parameters = (p for model in serving.models(self.scheduler) for p in model.named_parameters())
-        moved = {values.data_ptr(): values.data for name, values in parameters if "embed" in name}
-        return scaled_for_now(list(moved.values()), factor, unevenly=unevenly) if factor != 1.0 else nullcontext()
-
     def _record(self, case: Case, prompts: Prompts, watch: Watch, way: Way) -> Texts:
         """Prompt and text of each request that was not aborted, by its number."""
         start = time.perf_counter()
         tokens, ended = serving.outputs(self.wire.sent)
-        lacking = {place for place in _places(case) if self._lacks_numbers(prompts, place, tokens)}
+        lacking = {place for place in _places(case.steps) if self._lacks_numbers(prompts, place, tokens)}
         judged = {
             place: self._judged(prompts, place, text)
-            for place in _places(case)
+            for place in _places(case.steps)
             if (text := tokens.get(name_of(*place))) and (self.setup.nan_logits != OF_TARGET or place not in lacking)
         }
         lengths = {name_of(*place): len(prompts[place[0]][place[1]]) for place in judged}
@@ -280,6 +270,8 @@ class Served:
             watch.see(number, Recorded.SERVED, "tokens", rows([tokens.get(name, []) for name in names]))
             watch.see(number, Recorded.SERVED, "ended", np.array([ended.get(name, 0) for name in names]))
             watch.see(number, Recorded.SERVED, "aborted", np.array([name in way.clock.aborted for name in names]))
+            if step.happens == UPDATE:
+                watch.see(number, Recorded.SERVED, "update", np.array([number not in way.clock.refusals]))
             if self.setup.nan_logits:
                 self._see_numbers(watch, number, places, lacking, way)
             watch.see(number, Recorded.SERVED, "off", rows([distances.get(name, ()) for name in names], np.float64))
@@ -292,14 +284,16 @@ class Served:
             self._see_drafts(watch, number, [judged.get(place) for place in places], drafted)
             for name, each in kept.items():
                 watch.see(number, Recorded.SERVED, name, rows([each.get(rid, ()) for rid in names], np.float64))
-        if self.unjudged:
-            watch.fact("drafts", f"not judged, as {self.unjudged}")
+        if self.teachers.unjudged:
+            watch.fact("drafts", f"not judged, as {self.teachers.unjudged}")
         behind = np.concatenate([each.behind for each in judged.values() if each] or [np.empty(0)])
         missing = int(np.isnan(behind).sum())
         if self.setup.index_topk:
             watch.fact("choices", f"rounding may turn the choice of keys of {missing} of {behind.size} tokens")
         elif missing:
             raise HarnessError(f"the float64 pass gives no numbers for {missing} of {behind.size} tokens")
+        for number, words in way.clock.refusals.items():
+            watch.fact(f"update refused in step {number}", words)
         watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
         watch.fact("cached tokens", str(sum(serving.counts(self.wire.sent, "cached_tokens").values())))
@@ -319,7 +313,8 @@ class Served:
             added[:, token] += bias
         if has_grammar(self.setup, number, row):
             added += grammar.along(self.share.vocab_size, list(text))
-        return self.teacher.judge(prompts[number][row], text, added, self._images.get(place), self._adapters[place])
+        teacher = self.teachers.of(number)
+        return teacher.judge(prompts[number][row], text, added, self._images.get(place), self._adapters[place])
 
     def _lacks_numbers(self, prompts: Prompts, place: tuple[int, int], tokens: Mapping[str, Sequence[int]]) -> bool:
         """True of a request behind one of whose tokens logits are not numbers. tokens: texts by names."""
@@ -343,7 +338,7 @@ class Served:
     ) -> None:
         """Record how far drafts lie behind those that the draft model would make in float64."""
         behind = [
-            self.teacher.behind(each, drafted.get(name_of(number, row), ())) if each else ([], 0.0)
+            self.teachers.of(number).behind(each, drafted.get(name_of(number, row), ())) if each else ([], 0.0)
             for row, each in enumerate(judged)
         ]
         watch.see(number, Recorded.SERVED, "drafts", rows([apart for apart, _ in behind], np.float64))
@@ -377,9 +372,9 @@ class Served:
             watch.see(-1, Recorded.HOLDINGS, name, np.array([count, ended[name], flushed[name]]))
 
 
-def _places(case: Case) -> Iterator[tuple[int, int]]:
+def _places(steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
     """The place of each request."""
-    return ((number, row) for number, step in enumerate(case.steps) for row in range(len(step.requests)))
+    return ((number, row) for number, step in enumerate(steps) for row in range(len(step.requests)))
 
 
 def _see_judged(watch: Watch, number: int, judged: Sequence[Judged | None]) -> None:

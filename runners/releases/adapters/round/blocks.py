@@ -39,8 +39,10 @@ HANDLES, _VIEW = {"DFLASH": "_handle_dflash", MARKOV: "_handle_dspark"}, "resolv
 _SAMPLES, _WRITES = "_DFLASH_SAMPLING_VERIFY_AVAILABLE", "set_kv_buffer_prefix_valid"
 # Measures how much memory of a GPU a sampling verify takes, before there are requests.
 _REHEARSES = "prewarm_sampling"
-# Makes what writes keys and values of all draft layers at once.
-_MAKES = "_init_fused_kv_helper"
+# Makes what writes keys and values of all draft layers at once, where that is kept, and its copies of weights.
+_MAKES, _WRITER, _COPIES = "_init_fused_kv_helper", "_fused_kv_helper", ("flat_kv_weight_t", "k_norm_weights")
+# The same of DSPARK's draft model: absent, or None, until they are asked for.
+_STACKED, _BUNDLE = "_stacked_ctx_kv_cache", "_fused_kv_write_cache"
 
 
 class _OnGpu:
@@ -107,6 +109,22 @@ def keep_drafted(worker: Any) -> None:
         return finishes(*args, verify_ids_2d=verify_ids_2d, **named)
 
     executor.accept_and_finalize = finish
+
+
+def derive(worker: Any) -> None:
+    """Have what a worker has made of its draft's weights follow those of now: DFLASH's in place, DSPARK's by leaving it
+    to the draft model to make it again."""
+    writer = getattr(worker, "__dict__", {}).get(_WRITER)
+    if writer is not None:
+        getattr(worker, _MAKES)()
+        newer = getattr(worker, _WRITER)
+        for name in _COPIES:
+            getattr(writer, name).copy_(getattr(newer, name))
+        setattr(worker, _WRITER, writer)
+    attributes = vars(getattr(worker, "draft_model", None) or worker)
+    attributes.pop(_STACKED, None)
+    if _BUNDLE in attributes:
+        attributes[_BUNDLE] = None
 
 
 def _on_gpu(makes: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,24 +46,30 @@ Parameters = Mapping[str, torch.Tensor]
 def loading(setup: Setup, device: str) -> Iterator[None]:
     """While entered, models that are loaded get these weights: the target, which comes first, and drafts of it, layer
     by layer where they are models of their own."""
-    loads, loaded, share = ModelRunner.load_model, list[Any](), share_of(setup)
+    loads, loaded = ModelRunner.load_model, list[Any]()
 
     def load(self: Any, *args: Any, **kwargs: Any) -> None:
         loads(self, *args, **kwargs)
-        if loaded:
-            fill_draft(loaded[0], self.model, setup, len(loaded) - 1)
-            nan_logits.fill_draft(self.model, share)
-        else:
-            fill_target(self.model, setup)
-            nan_logits.fill_target(self.model, share)
         loaded.append(self.model)
-        complete(setup, device, self.model)
+        fill_last(loaded, setup, device)
 
     ModelRunner.load_model = load
     try:
         yield
     finally:
         ModelRunner.load_model = loads
+
+
+def fill_last(models: Sequence[Any], setup: Setup, device: str) -> None:
+    """Give weights to the last of these networks: a target, or the draft that was loaded behind those before it."""
+    target, network, share = models[0], models[-1], share_of(setup)
+    if len(models) > 1:
+        fill_draft(target, network, setup, len(models) - 2)
+        nan_logits.fill_draft(network, share)
+    else:
+        fill_target(target, setup)
+        nan_logits.fill_target(target, share)
+    complete(setup, device, network)
 
 
 def fill_target(target: torch.nn.Module, setup: Setup) -> None:
