@@ -32,6 +32,8 @@ OUTPUT = "values of an output"
 VALUES = "KV values written"
 KV_SAME = "kv_same"
 MISSING = "graph and eager not both recorded"
+# Probabilities, and the logits of which they are a softmax.
+SOFTMAX_OF = {"topk_p": "next_token_logits"}
 
 Floats = npt.NDArray[np.float64]
 Contents = dict[int, Array]  # what a path left in the KV slots that it changed
@@ -294,11 +296,23 @@ def _judge_floats(step: Step, row: int, calm: tuple[Run, ...], doubts: list[str]
             for run in (step.graph, step.eager, *calm)
         )
         noise = max((float(_distance(other, want).max(initial=0.0)) for other in others), default=0.0)
-        what = f"row {row} the values of {name}"
-        wrong = _judge_values(step, OUTPUT, what, name, [row], got, want, noise, calm, doubts)
+        what, scale = f"row {row} the values of {name}", _scale(step.eager, row, name)
+        wrong = _judge_values(step, OUTPUT, what, name, [row], got, want, noise, scale, calm, doubts)
         if wrong:
             return wrong
     return None
+
+
+def _scale(run: Run, row: int, name: str) -> float:
+    """The largest magnitude by which an output rounds: its own, or what rounding of logits makes of it. Logits that are
+    off by d move a probability p by 2 p d at most."""
+    scale = _largest(run.floats[name][row])
+    logits = run.floats.get(SOFTMAX_OF.get(name, ""))
+    return scale if logits is None else max(scale, 2 * scale * _largest(logits[row]))
+
+
+def _largest(values: Array) -> float:
+    return float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))
 
 
 def _judge_kv(step: Step, row: int, slots: list[int], calm: tuple[Run, ...], doubts: list[str]) -> Wrong | None:
@@ -310,7 +324,8 @@ def _judge_kv(step: Step, row: int, slots: list[int], calm: tuple[Run, ...], dou
         return None
     got, want = _values(step, step.graph, slots), _values(step, step.eager, slots)
     what = f"{f'row {row}' if row >= 0 else 'outside the rows'} the KV values"
-    return _judge_values(step, VALUES, what, "kv", slots, got, want, _noise(step, slots, want, calm), calm, doubts)
+    noise = _noise(step, slots, want, calm)
+    return _judge_values(step, VALUES, what, "kv", slots, got, want, noise, _largest(want), calm, doubts)
 
 
 def _judge_values(
@@ -322,13 +337,14 @@ def _judge_values(
     got: Floats,
     want: Floats,
     noise: float,
+    scale: float,
     calm: tuple[Run, ...],
     doubts: list[str],
 ) -> Wrong | None:
-    """Compare values [places, columns] with eager's. UNKNOWN if eager itself moves as much, by more than rounding."""
+    """Compare values [places, columns] with eager's. scale: the magnitude that they round as. UNKNOWN if eager itself
+    moves as much, by more than rounding."""
     off = _distance(got, want)
     dtype = (where == VALUES and step.setup.kv_dtype) or step.setup.dtype
-    scale = float(np.max(np.abs(want), where=np.isfinite(want), initial=0.0))
     allowed = limit(noise, scale, dtype)
     most = float(off.max(initial=0.0))
     if most <= (allowed if is_rounding(noise, scale, dtype) else limit(0.0, scale, dtype)):

@@ -11,7 +11,7 @@ import pytest
 from oracles import graph_equals_eager
 from repro.cases.case import Case, Step
 from repro.traces.trace import End, RecordedArray, Termination, Trace
-from tests.builders.sound_trace import CASE, FAIL, PADDED, PASS, SETUP, SOUND, THREE, UNKNOWN, told
+from tests.builders.sound_trace import CASE, FAIL, PADDED, PASS, RAW, SETUP, SOUND, THREE, UNKNOWN, told
 from tests.builders.toy_traces import changed, put, toy_trace
 
 OUTPUTS = ("tokens", "parents", "scores_index", "kv_slots", "kv_rows")
@@ -122,6 +122,19 @@ def test_kv_values_may_differ_by_measured_noise_of_the_same_row_only() -> None:
 def test_kv_values_without_measured_noise_may_differ_by_a_few_ulps() -> None:
     assert graph_equals_eager.judge(CASE, graph_kv_moved(SOUND, 1, 2.0**-23)).status is PASS
     assert graph_equals_eager.judge(CASE, graph_kv_moved(SOUND, 1, 2.0**-16)).status is FAIL
+
+
+@pytest.mark.parametrize(("logits", "status"), [(None, FAIL), (1.0, FAIL), (16.0, PASS)])
+def test_a_probability_rounds_as_its_logits_do(logits: float | None, status: object) -> None:
+    outputs = {"topk_p": np.full((RAW, 1), 0.25, dtype=np.float32)}
+    if logits is not None:
+        outputs["next_token_logits"] = np.full((RAW, 2), logits, dtype=np.float32)
+    seen = list(SOUND.seen)
+    for path in ("graph", "eager"):
+        for name, array in outputs.items():
+            off = 2.0**-20 if (path, name) == ("graph", "topk_p") else 0.0
+            seen.append(RecordedArray(step=PADDED, path=path, name=name, array=array + np.float32(off)))
+    assert graph_equals_eager.judge(CASE, replace(SOUND, seen=tuple(seen))).status is status
 
 
 def test_a_hidden_choice_that_eager_turns_over_is_a_doubt() -> None:
