@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -53,6 +54,7 @@ def trtllm_batch_decode_with_kv_cache(
     else:
         most, batch = _given(max_q_len, "max_q_len"), len(_given(cum_seq_lens_q, "cum_seq_lens_q")) - 1
     _refuse("trtllm_batch_decode_with_kv_cache", options)
+    _whole(q_len_per_req=most, max_seq_len=max_seq_len, window_left=window_left)
     _check(query, kv_cache, block_tables, sinks)
     starts = cum_seq_lens_q  # the kernel follows them wherever they are given
     values = trtllm_kernels.attended(
@@ -86,6 +88,7 @@ def trtllm_batch_context_with_kv_cache(
     if not causal and window_left >= 0:
         raise NotImplementedError("Sliding-window non-causal attention is not supported for trtllm-gen paged KV cache.")
     _refuse("trtllm_batch_context_with_kv_cache", options)
+    _whole(max_q_len=max_q_len, max_kv_len=max_kv_len, batch_size=batch_size, window_left=window_left)
     _check(query, kv_cache, block_tables, sinks)
     values = trtllm_kernels.attended(
         *(query, *kv_cache, seq_lens, block_tables, cum_seq_lens_q, batch_size, max_q_len, max_kv_len, sinks),
@@ -112,6 +115,7 @@ def trtllm_batch_decode_with_kv_cache_mla(
     """Latent attention: query [sequences, queries of each, heads, size] of a latent and a rotary part; kv_cache: rows
     of both parts, [pages, 1, page size, size], or without the second dimension. Gives the latent part in bfloat16."""
     _refuse("trtllm_batch_decode_with_kv_cache_mla", options)
+    _whole(max_seq_len=max_seq_len)
     cache = kv_cache.unsqueeze(1) if kv_cache.dim() == 3 else kv_cache
     batch, each, heads, size = query.shape
     page = cache.shape[-2]
@@ -132,6 +136,13 @@ def trtllm_batch_decode_with_kv_cache_mla(
     )
     values = values.view(batch, each, heads, kv_lora_rank).to(torch.bfloat16)
     return values if out is None else out.copy_(values)
+
+
+def _whole(**numbers: object) -> None:
+    """TypeError of the first that is no whole number: compiled functions take no tensor for one."""
+    for name, number in numbers.items():
+        if not isinstance(number, Integral):
+            raise TypeError(f"Mismatched type on argument {name}. Expected `int` but got `{type(number).__name__}`")
 
 
 def _given(value: Any, name: str) -> Any:

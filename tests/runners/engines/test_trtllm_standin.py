@@ -137,3 +137,15 @@ def test_refusals_are_flashinfers(problem: Problem, change: dict[str, Any], word
         trtllm.trtllm_batch_decode_with_kv_cache(**arguments_of(problem) | change)
     with pytest.raises(NotImplementedError, match="has no stand-in"):
         trtllm.trtllm_batch_decode_with_kv_cache(**arguments_of(ALIKE) | {"kv_cache_sf": ()})
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "name"),
+    [
+        (trtllm.trtllm_batch_decode_with_kv_cache, arguments_of(ALIKE), "max_seq_len"),
+        (trtllm.trtllm_batch_context_with_kv_cache, as_prefill(ALIKE), "max_q_len"),
+    ],
+)
+def test_a_tensor_is_no_whole_number(function: Callable[..., Any], arguments: dict[str, Any], name: str) -> None:
+    with pytest.raises(TypeError, match=f"argument {name}"):
+        function(**arguments | {name: torch.tensor(arguments[name])})
