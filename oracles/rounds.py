@@ -1,5 +1,5 @@
-"""Each round gives the same values with graphs and without, on the same workers. The first difference is named by stage
-and value; later ones are its consequences."""
+"""Each round gives the same values with graphs and without, on the same workers: under deterministic inference the same
+bits. The first difference is named by stage and value; later ones are its consequences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from oracles.tolerance import multiplied, of_rounds
+from oracles.tolerance import is_promised, multiplied, of_rounds
 from oracles.trace_index import Record, text
 from repro.cases.case import Case
 from repro.cases.families import kv_dtype_of
@@ -49,19 +49,21 @@ def judge(case: Case, trace: Trace) -> Verdict:
     if not graph or not eager:
         detail = f"Nothing was compared: {NOTHING}."
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NOTHING, detail=detail)
+    setup, engine = case.setup, trace.facts.get("engine", "")
+    exact = is_promised(setup.deterministic, engine)
     # Graphs divide attention's sums as they were captured, eager as the batch is: a product moves to the next number.
-    case = replace(case, setup=replace(case.setup, dtype=multiplied(case.setup.dtype, trace.facts.get("engine", ""))))
+    case = replace(case, setup=replace(setup, dtype=multiplied(setup.dtype, engine), deterministic=exact))
     first = _first(case, record, Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER)
     if first is None:
         return Verdict(oracle=ORACLE, status=Status.PASS)
-    if first.chosen and any(_turns(case, record, path, first.cell) for path in NUDGED if counts[path]):
+    if first.chosen and not exact and any(_turns(case, record, path, first.cell) for path in NUDGED if counts[path]):
         detail = f"From round {first.cell.step} on {first.where} differs; rounding noise turns it over as well."
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=TIES, detail=detail)
     means = [_accepted(record, path) for path in (Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER)]
     detail = (
         f"In round {first.cell.step} {first.where} is {first.cell.got} by graph and {first.cell.want} without, in row "
         f"{first.cell.row}. {means[0]:.3g} tokens were accepted a round by graph, {means[1]:.3g} without."
-    )
+    ) + " Deterministic inference promises the same bits." * exact
     return Verdict(oracle=ORACLE, status=Status.FAIL, where=first.where, detail=detail, cell=first.cell)
 
 
@@ -136,13 +138,14 @@ def _ordered(values: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
 
 
 def _differs(number: int, name: str, got: Array, want: Array, case: Case) -> Cell | None:
-    """The first cell in which they differ by more than rounding of the largest value explains."""
+    """The first cell in which they differ by more than rounding of the largest value explains; under deterministic
+    inference, at all."""
     if got.shape != want.shape:
         shapes = f"shape {got.shape}", f"shape {want.shape}"
         return Cell(step=number, buffer=name, row=-1, column=-1, got=shapes[0], want=shapes[1])
     if want.dtype.kind == "f":
         scale = float(np.nanmax(np.abs(want), initial=0.0))
-        allowed = of_rounds(scale, case.setup.dtype, kv_dtype_of(case.setup))
+        allowed = 0.0 if case.setup.deterministic else of_rounds(scale, case.setup.dtype, kv_dtype_of(case.setup))
         apart = ~np.isclose(got, want, rtol=0.0, atol=allowed, equal_nan=True)
     else:
         apart = got != want

@@ -32,6 +32,12 @@ def multiplied(dtype: str, engine: str) -> str:
     return TENSOR_FLOAT_32 if (dtype, engine) == ("float32", "cuda") else dtype
 
 
+def is_promised(deterministic: bool, engine: str) -> bool:
+    """True if a value has the same bits whatever shares its batch: sglang promises that of deterministic inference. On
+    a GPU it was not measured."""
+    return deterministic and engine == "emulated"
+
+
 def ulp(scale: float, dtype: str) -> float:
     """The spacing of the type's values at this magnitude."""
     return EPSILON[dtype] * scale

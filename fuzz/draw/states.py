@@ -17,7 +17,7 @@ from repro.cases.case import Case, Request, Setup, Step, problems, seq_len_max
 from repro.cases.families import family_facts
 from repro.cases.option import Option
 from repro.cases.options import OPTION, OPTIONS
-from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, RUNNER_FACTS
 
 # A step and the one before it.
 Moment = tuple[Step, Step]
@@ -185,13 +185,23 @@ def is_drawn(setup: Setup) -> bool:
     """False for valid setups that campaigns leave out, as they would tell nothing: caps that kernels ignore, trees in
     windows of pages, which FlashAttention's backend refuses in every release, and what is wrong in every release
     whatever else a setup has (docs/findings)."""
-    has_caps = RUNNER_FACTS[setup.runner].capped and BACKEND_FACTS[setup.backend].draws_caps
-    if (setup.logit_cap or setup.deterministic) and not has_caps:
+    kernels, facts = BACKEND_FACTS[setup.backend], RUNNER_FACTS[setup.runner]
+    has_caps = facts.capped and kernels.draws_caps
+    if (setup.logit_cap and not has_caps) or (setup.deterministic and not is_invariant(setup.runner, setup.backend)):
         return False
-    if setup.backend == "fa3" and setup.window and setup.topk > 1 and setup.page_size > 1:
+    is_tree = setup.topk > 1 or setup.algorithm in FROM_TABLE
+    if setup.backend == "fa3" and setup.window and is_tree and setup.page_size > 1:
         return False
-    in_window = setup.window > 0 and setup.runner != "verify"
+    # A verify on Triton reads the tree's mask wrongly then (verify-window-deterministic-mask); a block has none.
+    masked = setup.backend == "triton" and setup.algorithm not in IN_BLOCKS
+    in_window = setup.window > 0 and setup.runner != "verify" and (masked or not facts.serves)
     return not (setup.deterministic and (setup.rejection or in_window or not family_facts(setup).plain))
+
+
+def is_invariant(runner: str, backend: str) -> bool:
+    """True if setups of this runner and backend are drawn with deterministic inference, too."""
+    facts, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
+    return facts.capped and kernels.invariant and (facts.serves or kernels.draws_caps)
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fuzz.draw import arrivals
 from fuzz.draw.moves import Hand, Requests, falls_back, next_batch, requests_elsewhere
-from fuzz.draw.states import is_drawn
+from fuzz.draw.states import is_drawn, is_invariant
 from fuzz.draw.swarm import BROAD, EVERYTHING, WIDE, Size, Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import (
@@ -126,7 +126,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         overhang=draft_tokens + SPARE_POSITIONS if "overhang" in swarm.options and domain.overhangs else 0,
         mirrored=domain.host_lengths or not swarm.unmirrored,
         rejection=rejecting and algorithm not in ("EAGLE3", *OF_OTHER_WORKERS) and not facts.frozen,
-        deterministic="deterministic" in swarm.options and capped and plain,
+        deterministic="deterministic" in swarm.options and is_invariant(runner, backend) and plain,
         adaptive=draw(st.sampled_from(others)) if adapting and algorithm not in OF_OTHER_WORKERS else 0,
         kv_dtype=kv_dtype,
         family=family,

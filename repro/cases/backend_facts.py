@@ -42,9 +42,12 @@ class BackendFacts:
     captures_prefills: bool = False
     # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
     quantises: bool = False
-    # Whether setups with a logit cap, and with deterministic inference, are drawn: flashinfer's kernels are planned
-    # without a cap, whatever the layer says (docs/findings), and stand-ins know nothing of deterministic inference.
+    # Whether setups with a logit cap are drawn: flashinfer's kernels are planned without a cap, whatever the layer says
+    # (docs/findings).
     draws_caps: bool = False
+    # Whether the emulated engine has it under deterministic inference: flashinfer's stand-in takes no sizes of splits.
+    # FlashAttention's sums each request by itself, in one part.
+    invariant: bool = False
     # What the names of sglang's classes for it begin with; empty: anything.
     classes: str = ""
     # The sizes of pages that it takes, where not all: sglang takes another instead. And whether it takes chains alone,
@@ -81,6 +84,7 @@ BACKEND_FACTS = {
         plans_ahead=True,
         quantises=True,
         draws_caps=True,
+        invariant=True,
         classes="Triton",
         emulation_lacks={"bfloat16": "Triton's interpreter has no bfloat16 arithmetic"},
     ),
@@ -109,6 +113,7 @@ BACKEND_FACTS = {
         combines_layers=True,
         drafts_in_windows=False,
         captures_prefills=True,
+        invariant=True,
         classes="FlashAttention",
         names_cuda=True,
     ),

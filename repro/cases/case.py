@@ -117,7 +117,7 @@ def engine_refuses(setup: Setup, engine: str) -> str:
     """Why this engine cannot run the setup's backend, in whichever release; "" if it can."""
     in_triton = is_recurrent(setup) or setup.enable_lora  # their states, or their adapters
     kernels, others = BACKEND_FACTS[setup.backend], BACKEND_FACTS["triton" if in_triton else setup.backend]
-    if setup.deterministic and engine == "emulated" and setup.backend != "triton":
+    if setup.deterministic and engine == "emulated" and not kernels.invariant:
         return f"the stand-in for {setup.backend} knows nothing of deterministic inference"
     if engine not in kernels.engines:
         machine = "a GPU of SM100" if kernels.on_sm100 else "a CPU"

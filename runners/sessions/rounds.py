@@ -251,8 +251,9 @@ def state_rows(scheduler: Any, slots: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def projected(rows: torch.Tensor) -> torch.Tensor:
-    """One number a row, in which a change of any entry shows."""
-    return rows.float() @ _direction(rows.shape[1], str(rows.device))
+    """One number a row, in which a change of any entry shows. Rows of the same entries have the same number, wherever
+    they lie: a product by a vector sums the last few of a matrix in another order."""
+    return (rows.float() * _direction(rows.shape[1], str(rows.device))).sum(dim=1)
 
 
 @functools.cache

@@ -98,3 +98,20 @@ def test_noise_excuses_the_request_whose_choice_it_turns(accepted: list[int], st
 def test_rounding_of_float32_is_that_of_tensor_cores_on_a_gpu(value: float, status: Status) -> None:
     trace = replace(by_both(hidden_states=[[1.0, value]]), facts={"engine": "cuda"})
     assert only(rounds.judge, SMALL, trace).status is status
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "status"),
+    [
+        ("emulated", {"hidden_states": [[1.0, 2.0000002]]}, Status.FAIL),
+        ("cuda", {"hidden_states": [[1.0, 2.0000002]]}, Status.PASS),
+        ("emulated", {}, Status.PASS),
+        ("emulated", {"accepted": [1]}, Status.FAIL),
+        ("cuda", {"accepted": [1]}, Status.UNKNOWN),
+    ],
+)
+def test_deterministic_inference_gives_the_same_bits(engine: str, changes: dict[str, object], status: Status) -> None:
+    case = replace(SMALL, setup=replace(SMALL.setup, deterministic=True))
+    nudged = rounds_of("round_nudged_up", accepted=[3])
+    trace = replace(by_both(nudged, **changes), facts={"engine": engine})
+    assert only(rounds.judge, case, trace).status is status

@@ -119,7 +119,13 @@ ROWS: tuple[Option, ...] = (
         field="deterministic",
         name="enable_deterministic_inference",
         meaning="results do not depend on the batch",
-        if_set=(Need(lambda s, r, b: r.graph, "the {s.runner} runner has no deterministic inference"),),
+        if_set=(
+            Need(lambda s, r, b: r.graph or r.serves, "the {s.runner} runner has no deterministic inference"),
+            Need(
+                lambda s, r, b: not r.serves or family_facts(s).plain,
+                "rounds of {s.family} models are not driven under deterministic inference",
+            ),
+        ),
         drawn=(True,),
         later=True,
         words="deterministic inference",

@@ -109,6 +109,11 @@ _SINCE: tuple[tuple[Callable[[Setup], bool], str, str], ...] = (
         "sglang switches prefill graphs off with data-parallel attention",
     ),
     (
+        lambda s: bool(s.prefill_max_bs) and s.deterministic,
+        deterministic.PREFILLED_SINCE,
+        "sglang switches prefill graphs off with deterministic inference",
+    ),
+    (
         lambda s: bool(s.prefill_max_bs) and s.enable_lora,
         lora.PREFILLED_SINCE,
         "sglang switches prefill graphs off with adapters",

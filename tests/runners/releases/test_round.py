@@ -180,6 +180,29 @@ def test_kv_rows_are_those_of_a_prefill(rows: list[float], cached: int, wheres: 
     assert wheres or [v.status for v in verdicts] == [Status.PASS]
 
 
+@pytest.mark.parametrize(
+    ("window", "row", "engine", "status"),
+    [
+        (0, 0, "emulated", Status.FAIL),
+        (0, 2, "emulated", Status.FAIL),
+        (0, 2, "cuda", Status.PASS),
+        (2, 0, "emulated", Status.FAIL),  # of the prompt
+        (2, 2, "emulated", Status.PASS),  # of the text, which a verify makes
+    ],
+)
+def test_kv_rows_have_the_bits_of_a_prefill(window: int, row: int, engine: str, status: Status) -> None:
+    case = replace(SMALL, setup=replace(SMALL.setup, deterministic=True, window=window))
+    rows = np.array([[1.0, 2.0, 3.0, 4.0]], np.float32)
+    moved = rows.copy()
+    moved[0, row] = np.nextafter(moved[0, row], np.float32(9.0))
+    afresh = {"requests": [0], "lengths": [4], "cached": [0], "draft_k0": rows}
+    graph = {"requests": [0], "new_seq_lens": [4], "draft_k0": moved}
+    places = {"afresh": afresh, "round_graph": graph}
+    trace = recorded(**{f"{path}.{name}": value for path, each in places.items() for name, value in each.items()})
+    [verdict] = kv_rows.judge(case, replace(trace, facts={"engine": engine}))
+    assert verdict.status is status
+
+
 def test_what_is_freed_twice_is_named_with_both_places() -> None:
     first = np.frombuffer(b"srt/mem_cache/common.py release:3", np.uint8)
     [verdict] = leaks.judge(
