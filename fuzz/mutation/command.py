@@ -19,10 +19,11 @@ from fuzz.cluster.fan import Fan, fan_out
 from fuzz.mutation import equivalents, summary
 from fuzz.mutation.directed import plan
 from fuzz.mutation.mutant import Mutant, sampled
-from fuzz.mutation.scope import Lines, Places, Ran, mutants_of
+from fuzz.mutation.scope import Lines, Places, Ran, mutants_of, traced_cases
 from fuzz.mutation.spread import traced_there, tried_there
-from fuzz.mutation.traced import Drawn, Traced, of_part, to_text, traced
+from fuzz.mutation.traced import Drawn, Traced, joined, of_part, to_text, traced
 from fuzz.mutation.trial import EQUIVALENT, KILLED, Clean, Judge, Outcome, Run, Trial
+from reports.wording import counted
 from repro.cases.atomic_file import write_text
 from repro.cases.case import BACKENDS, RUNNERS, Case, Setup, Target
 from repro.cases.codec import read
@@ -245,13 +246,18 @@ class _Run:
         return to_text(self._traced_here()[name], cases)
 
     def _traced_here(self) -> dict[str, Traced]:
-        every: dict[str, Traced] = {}
+        """By runner and backend. Workers share the setups."""
+        work = {name: traced_cases(plan) for name, plan in self.plans.items()}
+        of_setups: dict[tuple[str, Setup], Traced] = {}
 
-        def trace(runner: str, run: Run) -> None:
-            every[runner] = traced(self.plans[runner], run)
+        def trace(place: tuple[str, Setup], run: Run) -> None:
+            name, setup = place
+            of_setups[place] = traced(setup, work[name][setup], run)
 
-        self._shared_out(self.plans, trace)
-        return every
+        places = [(name, setup) for name, setups in work.items() for setup in setups]
+        say(f"noting the lines of sglang that {counted(len(places), 'setup')} run")
+        self._shared_out(places, trace)
+        return {name: joined([of_setups[name, setup] for setup in setups]) for name, setups in work.items()}
 
     def _ran(self) -> tuple[Ran, Places]:
         """The lines that each runner runs, and the parts of lines that any does. Runners that this release does not

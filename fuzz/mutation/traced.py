@@ -36,19 +36,22 @@ class Drawn:
     runners: tuple[str, ...]
 
 
-def traced(plan: Sequence[Case], run: Run) -> Traced:
-    """The lines that these cases run, each in a sglang whose lines are noted."""
+def traced(setup: Setup, cases: Sequence[Case], run: Run) -> Traced:
+    """The lines that a setup's cases run, each in a sglang whose lines are noted."""
+    traces = [run(case, {"trace": list(PREFIXES)}) for case in cases]
+    lines = lines_of(traces)
+    return Traced(setups={setup: lines} if lines else {}, places=places_of(traces), ending=traces[0].ended.what)
+
+
+def joined(parts: Sequence[Traced]) -> Traced:
+    """The lines of several setups of a runner."""
     setups: dict[Setup, Lines] = {}
     places: dict[str, frozenset[tuple[int, int, int, int]]] = {}
-    ending = "no cases"
-    for setup, cases in traced_cases(plan).items():
-        traces = [run(case, {"trace": list(PREFIXES)}) for case in cases]
-        ending = traces[0].ended.what
-        if lines := lines_of(traces):
-            setups[setup] = lines
-        for file, more in places_of(traces).items():
+    for part in parts:
+        setups |= part.setups
+        for file, more in part.places.items():
             places[file] = places.get(file, frozenset()) | more
-    return Traced(setups=setups, places=places, ending=ending)
+    return Traced(setups=setups, places=places, ending=parts[-1].ending if parts else "no cases")
 
 
 def to_text(of: Traced, plan: Sequence[Case]) -> str:
