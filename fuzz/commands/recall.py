@@ -22,6 +22,7 @@ from fuzz.draw.rounds import rounds
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
 from oracles.catalogue import judge_all, overall
+from reports.progress import Display, Screen
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Target
 from repro.cases.own_place import own_folder
@@ -224,7 +225,7 @@ def _hooks(options: argparse.Namespace, target: Target, out: Path) -> Iterator[H
         standbys=room_for(target.engine) if options.standbys is None else options.standbys,
         setups_per_session=setups_per_session(target.engine),
     )
-    with session_hooks(place, LedgerRun(), lambda progress: None) as hooks:
+    with Display(Screen()) as display, session_hooks(place, LedgerRun(), display.tell) as hooks:
         yield hooks
 
 
