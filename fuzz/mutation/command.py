@@ -23,7 +23,6 @@ from fuzz.mutation.scope import Lines, Places, Ran, mutants_of, traced_cases
 from fuzz.mutation.spread import traced_there, tried_there
 from fuzz.mutation.traced import Drawn, Traced, joined, of_part, to_text, traced
 from fuzz.mutation.trial import EQUIVALENT, KILLED, Clean, Judge, Outcome, Run, Trial
-from reports.wording import counted
 from repro.cases.atomic_file import write_text
 from repro.cases.case import BACKENDS, RUNNERS, Case, Setup, Target
 from repro.cases.codec import read
@@ -255,7 +254,7 @@ class _Run:
             of_setups[place] = traced(setup, work[name][setup], run)
 
         places = [(name, setup) for name, setups in work.items() for setup in setups]
-        say(f"noting the lines of sglang that {counted(len(places), 'setup')} run")
+        say(f"noting the lines of sglang that are run, of setups: {len(places)}")
         self._shared_out(places, trace)
         return {name: joined([of_setups[name, setup] for setup in setups]) for name, setups in work.items()}
 
