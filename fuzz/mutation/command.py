@@ -254,7 +254,7 @@ class _Run:
             of_setups[place] = traced(setup, work[name][setup], run)
 
         places = [(name, setup) for name, setups in work.items() for setup in setups]
-        say(f"noting the lines of sglang that are run, of setups: {len(places)}")
+        say(f"noting lines of sglang; setups to trace: {len(places)}")
         self._shared_out(places, trace)
         return {name: joined([of_setups[name, setup] for setup in setups]) for name, setups in work.items()}
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
+from repro.suspects import of_rounds
 from repro.suspects.clues import BACKENDS, WORKERS, Clues, Suspect
 from repro.suspects.names import features_of, names_of
 from repro.suspects.parting import parted
@@ -282,4 +283,11 @@ RULES: Mapping[str, Rule] = {
     "history": _output,
     "logits": _output,
     "text": _output,
+    "collectives": of_rounds.collective,
+    "leaks": of_rounds.leaked,
+    "reported": of_rounds.counted,
+    "padded": of_rounds.padding,
+    "lifetime": of_rounds.outlived,
+    "handed_on": of_rounds.handed,
+    "fallback": of_rounds.refused,
 }
