@@ -245,7 +245,7 @@ class _Run:
         return to_text(self._traced_here()[name], cases)
 
     def _traced_here(self) -> dict[str, Traced]:
-        """By runner and backend. Workers share the setups."""
+        """The lines of each runner and backend. Workers share the setups."""
         work = {name: traced_cases(plan) for name, plan in self.plans.items()}
         of_setups: dict[tuple[str, Setup], Traced] = {}
 

@@ -37,7 +37,7 @@ class Drawn:
 
 
 def traced(setup: Setup, cases: Sequence[Case], run: Run) -> Traced:
-    """The lines that a setup's cases run, each in a sglang whose lines are noted."""
+    """The lines that a setup's cases run, each with lines noted."""
     traces = [run(case, {"trace": list(PREFIXES)}) for case in cases]
     lines = lines_of(traces)
     return Traced(setups={setup: lines} if lines else {}, places=places_of(traces), ending=traces[0].ended.what)
