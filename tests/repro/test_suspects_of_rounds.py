@@ -94,5 +94,5 @@ def test_a_failure_of_a_round_leads_to_who_does_such(failure: tuple[str, str, st
 
 
 def test_a_late_read_leads_to_the_reader_and_its_caller() -> None:
-    detail = "An output of draft is read at srt/managers/scheduler.py read:14, when verify had been replayed over its memory."
+    detail = "An output of draft is read at srt/managers/scheduler.py read:14, when verify had been replayed."
     assert named("lifetime", "output of draft", detail=detail)[:2] == ["Scheduler.read", "Scheduler.serve"]
