@@ -99,7 +99,7 @@ class Versions:
 
     def messages(self) -> list[Any]:
         """The messages that turn these weights into the other ones."""
-        return updating.messages(*self._named[1 - self.now])
+        return updating.messages(*self._named[1 - self.now], self.setup.algorithm)
 
     def updated(self) -> None:
         """Say that they have been answered."""

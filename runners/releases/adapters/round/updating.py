@@ -9,6 +9,8 @@ import torch
 from sglang.srt.managers import io_struct
 from sglang.srt.utils import MultiprocessingSerializer
 
+from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS
+
 Named = Mapping[str, torch.Tensor]
 # Opens an update of several messages, which names the models that each is for, since 0.5.21.
 _BEGINS, _ENDS = "BeginWeightUpdateReqInput", "EndWeightUpdateReqInput"
@@ -26,14 +28,16 @@ def reaches_draft() -> bool:
     return hasattr(io_struct, _BEGINS)
 
 
-def messages(target: Named, draft: Named) -> list[Any]:
+def messages(target: Named, draft: Named, algorithm: str) -> list[Any]:
     """The messages of one update, the last of which flushes the cache. draft: empty if there is nothing for it."""
     # Weights travel between processes by handles; here there is one process, and the message holds them.
-    vars_of: Any = MultiprocessingSerializer
-    vars_of.deserialize = staticmethod(_as_it_is)
+    handles: Any = MultiprocessingSerializer
+    handles.deserialize = staticmethod(_as_it_is)
     kind: Any = io_struct.UpdateWeightsFromTensorReqInput
     if not reaches_draft():
-        return [kind(serialized_named_tensors=[list(target.items())], disable_draft_model=True)]
+        # A worker without a model that would take them for its own passes them on to its target.
+        passed_on = algorithm in FROM_TABLE | IN_BLOCKS
+        return [kind(serialized_named_tensors=[list(target.items())], disable_draft_model=not passed_on)]
     parts = [(whose, named) for whose, named in (("target", target), ("draft", draft)) if named]
     sent = [
         kind(serialized_named_tensors=[list(named.items())], selector=whose, flush_cache=number == len(parts))
