@@ -26,6 +26,7 @@ from repro.cases.case import Setup, setup_problems
 from repro.cases.families import facts_of, families, fitted
 from repro.cases.option import Option
 from repro.cases.options import CONTEXT_MAX, KV_DTYPE_ABOVE, OPTION, SLOTS_MAX
+from repro.cases.rows.adapters import CHUNKED, TRITON
 from repro.cases.runner_facts import RUNNER_FACTS, WITHOUT_STEPS
 from repro.cases.server_args import ADAPTS, MAX_BS, name_of, text_of
 from repro.cases.setup import DRAFT_SIZES
@@ -237,6 +238,8 @@ def _completed(
         "head_dim": min(dim for dim in kernels.drawn_head_dims if dim > above),
         "window": OPTION["window"].smallest["window"] if fixed.get("swa") or family.sliding else 0,
         "swa": family.sliding,
+        # Beside other ranks there are no other kernels of adapters.
+        "lora_backend": TRITON if fixed.get("enable_lora") and fixed.get("dp_attention") else CHUNKED,
         "page_size": family.page_size or min(kernels.page_sizes, default=1),
         "dp_attention": fixed.get("tp_size", 1) > SHARERS,
         "logprobs": fixed.get("logprob_start_len", plain("logprob_start_len")) != plain("logprob_start_len"),

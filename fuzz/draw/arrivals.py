@@ -13,6 +13,7 @@ from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max, setup_problems
 from repro.cases.families import DSA, family_facts
 from repro.cases.options import OPTION
+from repro.cases.rows.adapters import ADAPTERS, TRITON
 from repro.cases.rows.requests import OF_TARGET
 from repro.cases.rows.serving import BREAKABLE, FULL, pool_least, pool_of, prefill_buckets
 from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, MARKOV
@@ -128,8 +129,10 @@ def _adapted(draw: st.DrawFn, setup: Setup) -> Setup:
         plan_stream=False,
         max_loras_per_batch=draw(st.sampled_from(OPTION["max_loras_per_batch"].drawn)),
         lora_backend=draw(st.sampled_from(OPTION["lora_backend"].choices)),
-        lora_head=draw(st.booleans()),
+        lora_head=draw(st.booleans()) and not setup.family,
     )
+    if setup.dp_attention:  # sglang keeps all adapters then, and has Triton's kernels alone
+        adapted = replace(adapted, max_loras_per_batch=ADAPTERS + 1, lora_backend=TRITON)
     return setup if any(OPTION["enable_lora"].problems(adapted)) else adapted
 
 

@@ -250,7 +250,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "Qwen3.5 with experts": "Qwen3-Next has them",
     "Kimi-Linear in verify": "sglang's model has no `get_embed_and_head`, which every draft worker asks it for",
     "recurrent layers with a replayed ring or a unified pool": "not tried",
-    "adapters of weights (LoRA) but for Llama in rounds": "not tried",
+    "adapters of weights (LoRA) but for Llama and GLM-4.5 in rounds": "not tried",
     "gpt-oss over flashinfer": "sglang has no such server",
     "DSPARK's drafts of DeepSeek-V4 and MiniMax-M3": "no configuration",
 }

@@ -13,6 +13,8 @@ ADAPTERS = 2
 # sglang takes no adapters with others (lora_hook.py, 0.5.23:252).
 ALGORITHMS = ("EAGLE", "EAGLE3", "NGRAM", "DFLASH", "DSPARK")
 TRITON, CHUNKED = "triton", "csgmv"
+# The families whose adapters are driven: Llama, and one that runs as one of several ranks.
+FAMILIES = ("", "glm4_moe")
 # The fields of a setup without adapters.
 NO_ADAPTERS: Mapping[str, Any] = {
     "enable_lora": False,
@@ -36,7 +38,7 @@ ROWS: tuple[Option, ...] = (
         meaning="adapters of weights: of three requests one has the first, one the second, and one none",
         if_set=(
             Need(lambda s, r, b: r.serves, "the {s.runner} runner has no scheduler"),
-            Need(lambda s, r, b: not s.family, "adapters of {s.family} models are not driven"),
+            Need(lambda s, r, b: s.family in FAMILIES, "adapters of {s.family} models are not driven"),
             Need(lambda s, r, b: s.algorithm in ALGORITHMS, "sglang takes no adapters with {s.algorithm}"),
             Need(lambda s, r, b: not s.adaptive, "sglang takes no adapters with speculative_adaptive"),
             Need(lambda s, r, b: not s.plan_stream, "sglang takes no adapters with a stream for plans"),
@@ -52,7 +54,14 @@ ROWS: tuple[Option, ...] = (
         name="max_loras_per_batch",
         meaning="adapters that share a batch at most, where none counts as one",
         bounds=(1, 1 << 6),
-        if_set=(_ADAPTED,),
+        if_set=(
+            _ADAPTED,
+            # validate_lora_batch (lora_manager.py, 0.5.21:446), where all adapters are pinned.
+            Need(
+                lambda s, r, b: not s.dp_attention or s.max_loras_per_batch > ADAPTERS,
+                "beside other ranks sglang keeps all adapters at once",
+            ),
+        ),
         drawn=(ADAPTERS + 1, ADAPTERS),
         later=True,
         example={"enable_lora": True, "max_loras_per_batch": ADAPTERS},
@@ -63,6 +72,13 @@ ROWS: tuple[Option, ...] = (
         name="lora_backend",
         meaning="the kernels of adapters",
         choices=(CHUNKED, TRITON),
+        needs=(
+            # LoRAManager.__init__ (lora_manager.py, 0.5.21:141).
+            Need(
+                lambda s, r, b: not (s.enable_lora and s.dp_attention) or s.lora_backend == TRITON,
+                "sglang adapts batches beside other ranks by triton kernels alone",
+            ),
+        ),
         if_set=(_ADAPTED,),
         drawn=(TRITON,),
         later=True,
@@ -74,7 +90,10 @@ ROWS: tuple[Option, ...] = (
         name="lora_head",
         part=HARNESS,
         meaning="the first adapter changes the output layer (lm_head), too",
-        if_set=(_ADAPTED,),
+        if_set=(
+            _ADAPTED,
+            Need(lambda s, r, b: not s.family, "an adapter of the output layer is driven with Llama alone"),
+        ),
         drawn=(True,),
         later=True,
         example={"enable_lora": True, "lora_head": True},

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from repro.cases.case import Setup
 from repro.cases.payload import floats
 from repro.cases.rows.adapters import ADAPTERS
+from repro.cases.sharing import ranks_of, sharers_of
 from runners.recording.observer import HarnessError
 
 # Before, sglang takes adapters with drafts from a table alone (server_args.py, 0.5.18:9373).
@@ -32,6 +33,8 @@ _JOINED: Mapping[str, tuple[str, ...]] = {
     "mlp.down_proj": ("down_proj",),
 }
 _HEAD = "lm_head"
+# The projections whose inputs ranks share, and add their products; of others they share rows.
+_ADDED, _NETWORK = ("o_proj", "down_proj"), ".mlp."
 # Each adapter has a rank, a factor of its products, and projections that it leaves as they are.
 _RANKS, _FACTORS = (8, 4), (0.25, 0.5)
 _LEFT: tuple[tuple[str, ...], ...] = ((), ("k_proj", "gate_proj", "up_proj", "o_proj", _HEAD))
@@ -39,12 +42,19 @@ _LEFT: tuple[tuple[str, ...], ...] = ((), ("k_proj", "gate_proj", "up_proj", "o_
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A projection's rows of one adapter: matrices [rank, inputs] and [rows, rank], that are zero where it is left as
-    it is."""
+    """A projection's rows of one adapter: matrices [rank, inputs] and [rows, rank] of all ranks together, that are zero
+    where it is left as it is. rows, columns: this rank's share of the product."""
 
     name: str
     narrow: torch.Tensor
     wide: torch.Tensor
+    rows: slice
+    columns: slice
+
+    @property
+    def added(self) -> torch.Tensor:
+        """The product, as this rank adds it."""
+        return self.wide[self.rows].double() @ self.narrow[:, self.columns].double()
 
 
 def arguments(setup: Setup) -> dict[str, Any]:
@@ -82,9 +92,9 @@ def load(runner: Any, setup: Setup) -> None:
             for kind, matrix in (("A", part.narrow), ("B", part.wide))
         }
         name = name_of(adapter)
-        result = runner.load_lora_adapter_from_tensors(
-            reference(lora_id=name, lora_name=name, lora_path=name, pinned=False), weights, config
-        )
+        # Beside other ranks sglang keeps all adapters (lora_manager.py, 0.5.21:336).
+        named = reference(lora_id=name, lora_name=name, lora_path=name, pinned=setup.dp_attention)
+        result = runner.load_lora_adapter_from_tensors(named, weights, config)
         if not result.success:
             raise HarnessError(f"adapter {adapter} was not loaded: {result.error_message}")
 
@@ -103,7 +113,7 @@ def merged(setup: Setup, model: Any, adapter: int) -> Iterator[None]:
     parts = _parts(setup, model, adapter) if adapter else {}
     for place, joined in parts.items():
         module = model.get_submodule(place)
-        rows = torch.cat([part.wide.double() @ part.narrow.double() for part in joined]) * _FACTORS[adapter - 1]
+        rows = torch.cat([part.added for part in joined]) * _FACTORS[adapter - 1]
         module.added = pad(rows, (0, 0, 0, len(module.weight) - len(rows)))
     try:
         yield
@@ -122,21 +132,36 @@ def _parts(setup: Setup, model: Any, adapter: int) -> dict[str, list[_Part]]:
             heads = (attention.q_size, attention.kv_size, attention.kv_size)
             rows = heads if len(names) == len(heads) else (len(weight) // len(names),) * len(names)
             parts[place] = [
-                _part(f"{prefix}.{name}", count, weight, adapter) for name, count in zip(names, rows, strict=True)
+                _shared(setup, f"{prefix}.{name}", count, weight, adapter)
+                for name, count in zip(names, rows, strict=True)
             ]
     if setup.lora_head:
-        parts[_HEAD] = [_part(_HEAD, setup.vocab_size, model.get_submodule(_HEAD).weight, adapter)]
+        weight = model.get_submodule(_HEAD).weight
+        parts[_HEAD] = [_part(_HEAD, setup.vocab_size, weight, adapter, weight.shape[1])]
     return parts
 
 
-def _part(name: str, rows: int, weight: torch.Tensor, adapter: int) -> _Part:
+def _shared(setup: Setup, name: str, rows: int, weight: torch.Tensor, adapter: int) -> _Part:
+    """The part of a projection of which this rank has so many rows, or some inputs where ranks add their products.
+    Beside other ranks of data-parallel attention all of them share a network, and none attention."""
+    inputs, ranks, here = weight.shape[1], 1, 0
+    if _NETWORK in name:
+        ranks, here = ranks_of(setup), ranks_of(setup) - sharers_of(setup)
+    if name.rpartition(".")[2] in _ADDED:
+        part = _part(name, rows, weight, adapter, inputs * ranks)
+        return replace(part, columns=slice(here * inputs, (here + 1) * inputs))
+    part = _part(name, rows * ranks, weight, adapter, inputs)
+    return replace(part, rows=slice(here * rows, (here + 1) * rows))
+
+
+def _part(name: str, rows: int, weight: torch.Tensor, adapter: int, inputs: int) -> _Part:
     """Both matrices in the type of the weight that they are added to."""
-    rank, inputs = _RANKS[adapter - 1], weight.shape[1]
+    rank = _RANKS[adapter - 1]
     narrow = _even(f"{adapter}.{name}.narrow", (rank, inputs)) / inputs**0.5
     wide = _even(f"{adapter}.{name}.wide", (rows, rank)) / rank**0.5
     if name.rpartition(".")[2] in _LEFT[adapter - 1]:
         wide.zero_()
-    return _Part(name, narrow.to(weight.dtype), wide.to(weight.dtype))
+    return _Part(name, narrow.to(weight.dtype), wide.to(weight.dtype), rows=slice(None), columns=slice(None))
 
 
 def _even(name: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -176,10 +176,17 @@ def modelled(setup: Setup, others: Others) -> Iterator[None]:
         stack.enter_context(patch.object(distributed, "monitored_barrier", lambda *_, **__: None))
         group: Any = importlib.import_module(_GROUPS).GroupCoordinator
         stack.enter_context(patch.object(group, "__init__", _over_torch(group.__init__)))
+        if hasattr(group, "all_gather_object"):
+            group.all_gather_object = _all_say
         for module in [module for name, module in sys.modules.items() if name.startswith("sglang.srt.")]:
             if hasattr(module, "broadcast_pyobj"):  # of the first rank, which would say what this one says
                 stack.enter_context(patch.object(module, "broadcast_pyobj", lambda data, *_, **__: data))
         yield
+
+
+def _all_say(self: Any, obj: Any) -> list[Any]:
+    """The answers of all ranks of a group, which are alike."""
+    return [obj] * self.world_size
 
 
 def _answer(others: Others) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from oracles import memory
 from oracles.catalogue import judge_all, overall
-from repro.cases.case import Case, problems
+from repro.cases.case import Case, Request, Step, problems
 from repro.cases.codec import case_from_json, case_to_json
 from repro.cases.launch import flags, setup_of
 from repro.cases.release_list import NEWEST
@@ -20,8 +20,25 @@ from runners.processes.pool import Pool
 from tests.builders.tiers import few
 from tests.runners.releases.test_round import CHAIN, HAPPENING, SMALL, TREE
 from tests.runners.releases.test_round_plants import OF_TEXT, Plant, assert_seen
+from tests.runners.releases.test_round_ranks import RANKED
 
 ADAPTED = replace(CHAIN, enable_lora=True, max_loras_per_batch=ADAPTERS + 1)
+# One of two ranks, of a model that may be.
+BESIDE: dict[str, Any] = {
+    "family": RANKED.family,
+    "dp_attention": True,
+    "lora_backend": TRITON,
+    "hidden_size": RANKED.hidden_size,
+    "head_dim": RANKED.head_dim,
+    "dtype": RANKED.dtype,
+}
+# A batch whose graph has room for one more, and a rank that goes on without requests.
+RANKS = (
+    Step(requests=tuple(Request(slot=n, seq_len=4 + n, data=n, further=9) for n in (1, 2, 3)), elsewhere=1),
+    Step(requests=(), wait=2, elsewhere=2),
+    Step(requests=(Request(slot=1, seq_len=7, data=4, further=4),), wait=3),
+    Step(requests=(), wait=6, elsewhere=2),
+)
 SETUPS = {
     "a tree, and an adapter of the output layer": replace(
         ADAPTED, topk=TREE.topk, num_draft_tokens=TREE.num_draft_tokens, lora_head=True, overlap=True
@@ -115,6 +132,10 @@ def test_requests_of_equal_prompts_have_different_adapters() -> None:
         ({"plan_stream": True}, "sglang takes no adapters with a stream for plans"),
         ({"tp_size": 2}, "adapters of ranks that share heads are not driven"),
         ({"family": "deepseek_v3", "algorithm": "NEXTN"}, "adapters of deepseek_v3 models are not driven"),
+        ({"family": "glm4_moe", "lora_head": True}, "an adapter of the output layer is driven with Llama alone"),
+        ({**BESIDE, "lora_backend": "csgmv"}, "sglang adapts batches beside other ranks by triton kernels alone"),
+        ({**BESIDE, "max_loras_per_batch": ADAPTERS}, "beside other ranks sglang keeps all adapters at once"),
+        (BESIDE, ""),
         ({"runner": "verify"}, "the verify runner has no scheduler"),
         ({"lora_backend": "torch_native"}, "lora_backend 'torch_native' is not one of csgmv, triton"),
         ({"enable_lora": False}, "there are no adapters without enable_lora"),
@@ -148,6 +169,15 @@ def test_a_text_is_that_of_its_adapter(name: str, newest: Pool) -> None:
     for _ in range(2):  # the second time no adapter is where the first case left it
         verdicts = judge_all(case, newest.run(case))
         assert overall(verdicts) is Status.PASS, verdicts
+
+
+@pytest.mark.slow
+@pytest.mark.emulated(NEWEST)
+def test_a_text_beside_another_rank_is_that_of_its_adapter(newest: Pool) -> None:
+    case = Case(setup=replace(ADAPTED, **BESIDE), steps=RANKS)
+    statuses = {verdict.oracle: verdict.status for verdict in judge_all(case, newest.run(case))}
+    assert statuses["text"] is statuses["logits"] is statuses["collectives"] is Status.PASS
+    assert Status.FAIL not in statuses.values()
 
 
 @pytest.mark.slow
