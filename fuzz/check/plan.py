@@ -17,7 +17,7 @@ from repro.cases.runner_facts import RUNNER_FACTS, TOY
 
 # Processor seconds of all setups: enough for every stored seed and every setup that shows an option with a runner or a
 # backend that no other does, and for some five seeds more.
-BUDGET = 375.0
+BUDGET = 400.0
 # The cases of a plain setup, of another kind or size of setup, and of a setup of whole rounds.
 CASES_PLAIN, CASES_OTHER, CASES_SERVED = 3, 2, 1
 # Options in which setups of a pair differ in kind, and not in size alone.

@@ -62,6 +62,7 @@ class Teachers:
             model.dtype,
             model.token_to_kv_pool.dtype,
             on_gpu=engine.device != "cpu",
+            deterministic=self.setup.deterministic,
             drafter=None if isinstance(known, str) else known,
             adapted=[lora.merged(self.setup, target, each + 1) for each in range(ADAPTERS * self.setup.enable_lora)],
         )

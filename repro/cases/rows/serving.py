@@ -39,6 +39,8 @@ _AT_STEPS, _OF_LAYER = "@", "#"
 BREAKABLE, FULL, DISABLED = "breakable", "full", "disabled"
 # The names of the graphs that draft a whole block, and of those of a prefill.
 BLOCK, PREFILL = "block", "prefill"
+# Tokens of the tiles that flashinfer splits prefills into under deterministic inference (scheduler.py, 0.5.23:1754).
+_TILE = 4096
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
 _AHEAD = 3
 
@@ -194,6 +196,10 @@ ROWS: tuple[Option, ...] = (
             Need(
                 lambda s, r, b: s.chunk % s.page_size == 0,
                 "chunked_prefill_size {s.chunk} is not a multiple of page_size",
+            ),
+            Need(
+                lambda s, r, b: s.backend != "flashinfer" or not s.deterministic or s.chunk % _TILE == 0,
+                f"under deterministic inference chunked_prefill_size over flashinfer is a multiple of {_TILE}",
             ),
         ),
         later=True,

@@ -66,8 +66,9 @@ class Judged:
 
 class Teacher:
     """A target whose weights are read when this is made. model: sglang's. dtype: of its values. kv_dtype: of keys and
-    values, which count as rounded to it whether a kernel takes them from the cache or not. drafter: its draft model,
-    if one is known. adapted: while one of these is entered, the model is read with an adapter. Unsupported."""
+    values, which count as rounded to it whether a kernel takes them from the cache or not. deterministic: linear layers
+    round as in deterministic inference. drafter: its draft model, if one is known. adapted: while one of these is
+    entered, the model is read with an adapter. Unsupported."""
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class Teacher:
         kv_dtype: torch.dtype,
         *,
         on_gpu: bool,
+        deterministic: bool = False,
         drafter: Drafter | None = None,
         adapted: Iterable[AbstractContextManager[None]] = (),
     ) -> None:
@@ -85,9 +87,17 @@ class Teacher:
             with merged:
                 self._runs.append(_whole(model, vocab))
         self._dtype, self._kv_dtype, self._on_gpu, self._drafter = dtype, kv_dtype, on_gpu, drafter
+        self._deterministic = deterministic
 
     def _rounding(self, seed: int) -> Rounding:
-        return Rounding(self._dtype, self._kv_dtype, on_gpu=self._on_gpu, seed=seed, samples=SAMPLES)
+        return Rounding(
+            self._dtype,
+            self._kv_dtype,
+            on_gpu=self._on_gpu,
+            seed=seed,
+            deterministic=self._deterministic,
+            samples=SAMPLES,
+        )
 
     def behind(self, judged: Judged, drafted: Sequence[Drafted]) -> tuple[list[float], float]:
         """The distances of drafts, in the words of Drafter; none where none is known."""

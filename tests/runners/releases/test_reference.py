@@ -318,3 +318,18 @@ def test_a_token_that_the_vocabulary_lacks_is_infinitely_far_behind(monkeypatch:
     assert judged.best.tolist() == [2, 2, 3, 0]
     assert judged.behind.tolist() == [0.0, math.inf, math.inf, 0.0]
     assert judged.likely[1:3].tolist() == [-math.inf] * 2
+
+
+def test_a_teachers_linear_layers_round_as_in_deterministic_inference(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def notes(by: Rounding, tokens: Tokens, attend: object) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(by.linear_on_cores)
+        logits = torch.eye(4, dtype=torch.float64)[tokens.ids].expand(1 + SAMPLES, -1, -1)
+        return logits, logits
+
+    monkeypatch.setattr(served, "read_whole", lambda model, vocab: notes)
+    for deterministic in (False, True):
+        teacher = Teacher(None, 4, torch.float32, torch.float32, on_gpu=True, deterministic=deterministic)
+        teacher.judge(np.array([1, 2]), [2], torch.zeros(1, 4, dtype=torch.float64))
+    assert seen == [False, True]
