@@ -115,7 +115,8 @@ def page(results: Sequence[Result]) -> str:
     others = sum(len(set(result.named) - causes(result.seed).keys()) for result in results)
     rows = [
         f"| {result.seed} | {result.release} | {result.failure} | {result.verdict} | "
-        f"{', '.join(result.named) or '-'} | {result.rank or '-'} |"
+        f"{', '.join('its own' if name == result.seed else name for name in result.named) or '-'} | "
+        f"{result.rank or '-'} |"
         for result in results
     ]
     return "\n".join(
