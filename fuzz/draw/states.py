@@ -17,7 +17,7 @@ from repro.cases.case import Case, Request, Setup, Step, problems, seq_len_max
 from repro.cases.families import family_facts
 from repro.cases.option import Option
 from repro.cases.options import OPTION, OPTIONS
-from repro.cases.runner_facts import FROM_TABLE, IN_BLOCKS, RUNNER_FACTS
+from repro.cases.runner_facts import IN_BLOCKS, RUNNER_FACTS
 
 # A step and the one before it.
 Moment = tuple[Step, Step]
@@ -189,8 +189,7 @@ def is_drawn(setup: Setup) -> bool:
     has_caps = facts.capped and kernels.draws_caps
     if (setup.logit_cap and not has_caps) or (setup.deterministic and not is_invariant(setup.runner, setup.backend)):
         return False
-    is_tree = setup.topk > 1 or setup.algorithm in FROM_TABLE
-    if setup.backend == "fa3" and setup.window and is_tree and setup.page_size > 1:
+    if setup.backend == "fa3" and setup.window and setup.topk > 1 and setup.page_size > 1:
         return False
     # A verify on Triton reads the tree's mask wrongly then (verify-window-deterministic-mask); a block has none.
     masked = setup.backend == "triton" and setup.algorithm not in IN_BLOCKS
