@@ -38,5 +38,5 @@ def version_of(steps: Sequence[_Happening], number: int) -> int:
 
 
 def updates(steps: Sequence[_Happening]) -> bool:
-    """True if any of these steps does."""
+    """True if any of these steps updates weights."""
     return any(step.happens == UPDATE for step in steps)

@@ -6,8 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from repro.suspects.clues import PLACE, WORKERS, Clues, Suspect
+from repro.suspects.clues import WORKERS, Clues, Suspect
 from repro.suspects.names import names_of
+from repro.suspects.races import places
 from repro.suspects.statements import Does, tree
 from repro.suspects.way import BUILD, CAPTURE, Function, Ran
 from repro.traces.finding import Verdict
@@ -20,7 +21,6 @@ _TAKEN = (
     ("sliding", r"free_swa|evict_swa"),
     ("", r"\.free\(|free_group|cache_(un)?finished_req|alloc_\w+\("),
 )
-_AT = re.compile(r"(\S+\.py)(?: \w+)?:(\d+)")
 
 
 def collective(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
@@ -38,10 +38,8 @@ def collective(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
 
 def leaked(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     """Memory that is free twice or never: who freed it, then who takes or gives back such."""
-    for file, line in _AT.findall(f"{verdict.cell.got if verdict.cell else ''} {verdict.detail}"):
-        place = (file if file.startswith("sglang/") else f"sglang/{file}", int(line))
-        if clues.at(*place)[1]:
-            yield Suspect(clues.at(*place), place[1], "it frees what is free")
+    for place in places(verdict.cell.got if verdict.cell else ""):
+        yield Suspect(clues.at(*place), place[1], "it frees what is free")
     name = verdict.cell.buffer if verdict.cell else verdict.where
     pattern = next(words for what, words in _TAKEN if what in name)
     yield from _speaking(clues, pattern, "it takes these, or gives them back", within=WORKERS)
@@ -55,7 +53,7 @@ def counted(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
 
 
 def padding(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
-    """Rows or lists that another rank's batch made longer: who uses the list, then who pads and takes padding away."""
+    """Rows or lists that another rank's batch made longer: who pads or takes padding away, then who sets the list."""
     phases, names = _served(clues), names_of(verdict, clues.case.setup)
     yield from clues.ran(phases, r"mlp_sync", "it pads a batch, or takes its padding away")
     yield from clues.by_name(phases, names, (Does.WRITES, Does.ASSIGNS), "it sets the list")
@@ -63,12 +61,10 @@ def padding(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
 
 def outlived(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     """An output that is read after another replay over its memory: the reader, and its callers."""
-    for file, line in PLACE.findall(verdict.detail) or _AT.findall(verdict.detail):
-        place = (file if file.startswith("sglang/") else f"sglang/{file}", int(line))
-        function = clues.at(*place)
-        if function[1]:
-            yield Suspect(function, place[1], "it reads the output late")
-            yield from clues.callers(function, _served(clues), "it calls the reader")
+    for file, line in places(verdict.detail):
+        reader = clues.at(file, line)
+        yield Suspect(reader, line, "it reads the output late")
+        yield from clues.callers(reader, _served(clues), "it calls the reader")
 
 
 def handed(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:

@@ -27,9 +27,9 @@ def unordered(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
     words = clues.trace.get(-1, Recorded.ORDER, name)
     match = _CALLERS.match(words.tobytes().decode()) if words is not None else None
     if match:
-        earlier = _places(f"{match[1]}, {match[2] or ''}")
+        earlier = places(f"{match[1]}, {match[2] or ''}")
         common = {function for place in earlier for function in clues.above(clues.at(*place))}
-        alone = [place for place in _places(match[4] or "") if clues.at(*place) not in common]
+        alone = [place for place in places(match[4] or "") if clues.at(*place) not in common]
         entered = [place for place in alone if _enters(clues, place)]
         yield from (
             Suspect(clues.at(*place), place[1], "it enters the stream of the later access") for place in entered
@@ -39,10 +39,10 @@ def unordered(clues: Clues, verdict: Verdict) -> Iterator[Suspect]:
         elif name.startswith(_TWICE) and not entered and not match[3].startswith(_REPLAY):
             # A read that is written over lacks a wait; of two writes one is made by whoever should have left it.
             yield from (Suspect(clues.at(*each), each[1], "it writes in no stream's block") for each in alone[:1])
-    places = _places(name)
-    for place in places:
+    accesses = places(name)
+    for place in accesses:
         yield from clues.up_to(place, _STREAMS, "on its way streams are switched, or waited for")
-    yield from (Suspect(clues.at(*place), place[1], "it accesses what another stream does") for place in places)
+    yield from (Suspect(clues.at(*place), place[1], "it accesses what another stream does") for place in accesses)
 
 
 def _ending(clues: Clues, callers: Sequence[Place]) -> Iterator[Suspect]:
@@ -63,5 +63,6 @@ def _enters(clues: Clues, place: Place) -> bool:
     return any("stream" in ast.unparse(item.context_expr) for node in around for item in node.items)
 
 
-def _places(text: str) -> list[Place]:
+def places(text: str) -> list[Place]:
+    """The files and lines of sglang that an oracle names ("srt/file.py function:12"), in their order."""
     return [(f"sglang/{file}", int(line)) for file, line in _ACCESS.findall(text)]

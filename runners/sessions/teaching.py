@@ -48,7 +48,7 @@ class Teachers:
         return version_of(self._steps, number)
 
     def of(self, number: int) -> Teacher:
-        """Knows them."""
+        """The teacher of those weights."""
         return self._of[self.version(number)]
 
     def _learn(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro.cases.option import HARNESS, Need, Option
+from repro.cases.rows.requests import SERVES
 from repro.cases.setup import Setup
 
 # Adapters that are loaded; a request has one of them, or none.
@@ -37,7 +38,7 @@ ROWS: tuple[Option, ...] = (
         name="enable_lora",
         meaning="adapters of weights: of three requests one has the first, one the second, and one none",
         if_set=(
-            Need(lambda s, r, b: r.serves, "the {s.runner} runner has no scheduler"),
+            SERVES,
             Need(lambda s, r, b: s.family in FAMILIES, "adapters of {s.family} models are not driven"),
             Need(lambda s, r, b: s.algorithm in ALGORITHMS, "sglang takes no adapters with {s.algorithm}"),
             Need(lambda s, r, b: not s.adaptive, "sglang takes no adapters with speculative_adaptive"),

@@ -115,14 +115,14 @@ def test_texts_behind_an_update_are_those_of_other_weights(name: str, newest: Po
 
 
 def text_of(trace: Trace, step: int) -> list[int]:
-    """That of the step's first request."""
+    """The text of the step's first request."""
     (tokens,) = (each.array for each in trace.seen if (each.step, each.path, each.name) == (step, "served", "tokens"))
     return [int(token) for token in np.asarray(tokens)[0]][: 1 + LATER.further]
 
 
 @pytest.mark.emulated
 def test_a_case_begins_with_the_first_weights(newest: Pool) -> None:
-    """Behind one whose last update is not undone."""
+    """The case before it ends with the weights of an update."""
     setup = replace(CHAIN, disagreement=20)
     plain, updated = Case(setup=setup, steps=STEPS), Case(setup=setup, steps=UPDATING[:3])
     alone = newest.run(plain)

@@ -15,9 +15,9 @@ Named = Mapping[str, torch.Tensor]
 # Opens an update of several messages, which names the models that each is for, since 0.5.21.
 _BEGINS, _ENDS = "BeginWeightUpdateReqInput", "EndWeightUpdateReqInput"
 _ANSWERS = "WeightsFromTensorReqOutput", "WeightUpdateReqOutput"
-# What sglang joins to one parameter, in the order of its rows.
+# Parameters that sglang joins to one, in the order of its rows.
 _JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-# What a draft model has of its target, and how much of that where it is not all.
+# Parameters that a draft model shares with its target, and how many of these where not all.
 _OF_TARGET, _OWN = ("embed_tokens", "lm_head"), {"EAGLE3": 1, "STANDALONE": 0}
 # A draft whose checkpoint leaves this out.
 _WITHOUT_PREFIX, _PREFIX = "LlamaForCausalLMEagle", "model."
